@@ -1,0 +1,51 @@
+# Everything a developer or an operator runs on one machine. `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+# The CPU build on a development machine; on a GPU machine install the extra `gpu` instead.
+TORCH ?= torch==2.13.0
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.tandem-dev
+PYTEST = $(BIN)/python -m pytest
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fmt protos bench test-matrix clean
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(STAMP) ## Create the virtual environment and install the project with its development tools
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+demo: setup ## Start a whole cluster on this machine and let the demonstration model answer a prompt
+	$(BIN)/tandem demo
+
+test: setup check ## Run every check and every test that needs no GPU
+	$(PYTEST) -m "not gpu and not matrix and not faults"
+
+check: setup ## Lint and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: setup ## Format the code and apply safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: setup ## Regenerate the gRPC stubs
+	$(BIN)/python protos/generate.py
+
+bench: setup ## Measure the services on this machine and write JSON
+	$(BIN)/tandem bench services --json bench.json
+
+test-matrix: setup ## The long pairwise matrix of exact-token tests
+	$(PYTEST) -m matrix
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
