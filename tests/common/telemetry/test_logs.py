@@ -26,12 +26,12 @@ def test_text_lines_name_process_event_and_facts(capsys: pytest.CaptureFixture[s
 def test_json_lines_parse_and_carry_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("decode-0-0", form="json")
     try:
-        raise ValueError("broken")
+        int("broken")
     except ValueError as error:
         get_log("x").error("stopped", error=error, step=3)
     line = json.loads(capsys.readouterr().err)
     assert (line["event"], line["step"], line["level"], line["process"]) == ("stopped", 3, "error", "decode-0-0")
-    assert "ValueError: broken" in line["trace"]
+    assert "ValueError: invalid literal" in line["trace"]
 
 
 def test_the_standard_library_goes_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
