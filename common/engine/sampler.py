@@ -77,7 +77,9 @@ def _parameters(rows: list[DrawRow], device: torch.device) -> tuple[torch.Tensor
     return floats[:, 0], whole[:, 0], floats[:, 1], floats[:, 2], whole[:, 1], whole[:, 2]
 
 
-def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, rows: list[DrawRow]) -> tuple[PositionLogprobs | None, ...]:
+def _logprobs(
+    logits: torch.Tensor, token_ids: torch.Tensor, rows: list[DrawRow]
+) -> tuple[PositionLogprobs | None, ...]:
     """Of the model's own distribution, before temperature and whatever else changes it."""
     asked = [i for i, row in enumerate(rows) if row.rule.top_logprobs is not None]
     out: list[PositionLogprobs | None] = [None] * len(rows)
