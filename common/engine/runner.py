@@ -207,7 +207,8 @@ class Runner:
         """
         count = int(hidden.shape[0])
         token_ids = torch.zeros(count, dtype=torch.int64, device=self.device)
-        possible, values = (True,) * count, (None,) * count
+        possible = (True,) * count
+        values: tuple[PositionLogprobs | None, ...] = (None,) * count
         if self._group.rank == 0 and count:
             drawn = self._sampler.draw(head(hidden), rows, logprobs=logprobs)
             token_ids, possible, values = drawn.token_ids, drawn.possible, drawn.logprobs

@@ -42,7 +42,7 @@ class Sampler:
         self._undrawable = undrawable
 
     def draw(self, logits: torch.Tensor, rows: list[DrawRow], *, logprobs: bool = True) -> Drawn:
-        """Draw one token per row of ``[rows, vocab]`` fp32. Each is a function of its logits, rule and position alone."""
+        """Draw one token per row of ``[rows, vocab]`` fp32, each by its logits, rule and position alone."""
         if not rows:
             return Drawn(torch.zeros(0, dtype=torch.int64, device=logits.device), (), ())
         altered = logits

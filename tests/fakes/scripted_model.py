@@ -1,8 +1,8 @@
 """A model whose next token is a function of every token before it, read from the cache.
 
 The latent of a position holds its token and its position. The state after position p is the polynomial
-``sum of (token_i + 1) * A ** (p - i) mod M`` over what the block table shows, so one wrong, stale or foreign block changes
-the text. Position stamps are checked on top. The MTP layer extends the state by one token, hence drafts right unless
+``sum of (token_i + 1) * A ** (p - i) mod M`` over what the block table shows, so a wrong, stale or foreign block changes the
+text. Position stamps are checked on top. The MTP layer extends the state by one token, hence drafts right unless
 `wrong_draft` says otherwise, and checks its own layer of the cache.
 """
 
