@@ -1,6 +1,6 @@
 """Decode: takes over prompts whose latent is elsewhere and generates. Decides; the Runner computes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from common.clock import Clock
 from common.engine.decode_plan import WorkState, growth_blocks, rank, room_to_keep
@@ -12,7 +12,15 @@ from common.engine.settings import DecodeSettings
 from common.engine.speculation import slots_written
 from common.engine.step_gate import StepGate
 from common.engine.step_plan import SequenceStep, StepPlan
-from common.errors import Cancelled, DeadlineExceeded, DuplicateRequest, InternalError, InvalidInput, Interrupted, TandemError
+from common.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DuplicateRequest,
+    InternalError,
+    Interrupted,
+    InvalidInput,
+    TandemError,
+)
 from common.kv.block_pool import BlockPool
 from common.kv.hashing import chain_hashes
 from common.model.batch import AttentionForm
@@ -140,6 +148,11 @@ class DecodeEngine:
 
     # State
 
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, without those that found nothing to run."""
+        return self._step
+
     def has_work(self) -> bool:
         """Something is here; `step` may still find nothing that can run now."""
         return bool(self._work or self._events)
@@ -178,6 +191,7 @@ class DecodeEngine:
         yield  # in one process: every instance has decided whether to wake the group before any looks
         schedule = self._gate.enter()
         if schedule is None:
+            yield from self._runner.pause()
             return self._drain()
         began_s = self._clock.now_s()
         self._step += 1
@@ -300,7 +314,7 @@ class DecodeEngine:
             sequence.rule.append(token_ids)
 
     def _publish(self, sequence: DecodeSequence) -> None:
-        """Offer blocks that are complete to the prefix cache: those before the last token, whose latent is still due."""
+        """Offer complete blocks to the prefix cache. The last token is in none: its latent is still due."""
         block_tokens = self._shape.block_tokens
         full = sequence.last_position // block_tokens
         named = len(sequence.hashes)

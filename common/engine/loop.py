@@ -15,6 +15,9 @@ Result = TypeVar("Result")
 
 
 class Engine(Protocol[Event]):
+    @property
+    def steps(self) -> int: ...
+
     def has_work(self) -> bool: ...
 
     def step(self) -> Waits[list[Event]]: ...
@@ -121,7 +124,9 @@ class EngineLoop(Generic[EngineT, Event]):
         busy = True
         while not self._is_over():
             self._take_commands(wait=not busy)
-            events, busy = _step(self._engine)
+            before = self._engine.steps
+            events = run(self._engine.step())
+            busy = bool(events) or self._engine.steps != before
             self._progress_s = self._clock.now_s()
             if events:
                 self._deliver(events)

@@ -122,6 +122,11 @@ class PrefillEngine:
 
     # State
 
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, without those that found nothing to run."""
+        return self._step
+
     def has_work(self) -> bool:
         """Something waits, computes or is leased; `step` may still find nothing that can run now."""
         return bool(self._waiting or self._computing or self._held or self._events)
@@ -160,6 +165,7 @@ class PrefillEngine:
         yield  # in one process: every instance has decided whether to wake the group before any looks
         schedule = self._gate.enter()
         if schedule is None:
+            yield from self._runner.pause()
             return self._drain()
         self._flush_early()
         began_s = self._clock.now_s()
@@ -286,9 +292,7 @@ class PrefillEngine:
         if sequence.keep_for_decode:
             index, rest = divmod(tokens, self._shape.block_tokens)
             if rest:
-                self._events.append(
-                    BlocksReady(work_id, (self._ready.partial(index, sequence.blocks[index], rest),))
-                )
+                self._events.append(BlocksReady(work_id, (self._ready.partial(index, sequence.blocks[index], rest),)))
             token = self._token(sequence, drawn)
             self._events.append(HandoffReady(work_id, Handoff(token, drafts, self._finish(sequence, token))))
         del self._computing[work_id]

@@ -1,4 +1,4 @@
-"""What every tensor-parallel rank of an instance executes in one step. Plain and picklable: the leader broadcasts it."""
+"""What every tensor-parallel rank of an instance executes in one step. Picklable: the leader broadcasts it."""
 
 from dataclasses import dataclass
 
