@@ -1,4 +1,4 @@
-"""The command `tandem`. Each command imports what it needs when it runs, so that a machine without torch has the rest."""
+"""The command `tandem`. Each command imports what it needs when it runs: a machine without torch has the rest."""
 
 import importlib
 import sys

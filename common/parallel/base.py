@@ -10,6 +10,8 @@ from typing import Protocol
 
 import torch
 
+from common.parallel.waits import Waits
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
@@ -55,7 +57,9 @@ class AllToAll(Protocol):
         Args:
             x: ``[tokens, hidden]``.
             expert_ids: ``[tokens, top_k]`` int64, global.
-            weights: ``[tokens, top_k]`` fp32; applied where the rows come back together.
+            weights: ``[tokens, top_k]`` fp32; they travel along and are applied where the experts are, in fp32: first
+                a token's experts of one rank in the order of its choice, then ranks in rank order, so that a sum never
+                depends on timing. A token travels once to each rank that it needs, whatever it wants there.
             announce: on the first exchange of a step, this rank's count for choosing the next step's mode. All ranks
                 announce on the same exchange.
         """
@@ -73,7 +77,7 @@ class AllToAll(Protocol):
 
 
 class TensorGroup(Protocol):
-    """The tensor-parallel ranks of one instance. With one rank every call is the identity."""
+    """The tensor-parallel ranks of one instance. Each call is one wait, or none with one rank; sums are in rank order."""
 
     @property
     def rank(self) -> int: ...
@@ -81,16 +85,18 @@ class TensorGroup(Protocol):
     @property
     def ranks(self) -> int: ...
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor: ...
+    def reduce_scatter(self, x: torch.Tensor, sizes: list[int]) -> Waits[torch.Tensor]:
+        """Sum ``[sum(sizes), ...]`` over ranks and keep this rank's ``sizes[rank]`` rows."""
+        ...
 
-    def all_gather(self, x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    def all_gather(self, x: torch.Tensor, sizes: list[int]) -> Waits[torch.Tensor]:
         """Concatenate along dim 0; rank i holds ``sizes[i]`` rows."""
         ...
 
-    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
-        """Rank 0's tensor; on other ranks `x` gives shape and dtype and is filled in place."""
+    def broadcast(self, x: torch.Tensor) -> Waits[torch.Tensor]:
+        """Rank 0's tensor; on other ranks `x` only says shape and type."""
         ...
 
-    def broadcast_object(self, value: object) -> object:
+    def broadcast_object(self, value: object) -> Waits[object]:
         """Rank 0's picklable value."""
         ...

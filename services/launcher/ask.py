@@ -5,11 +5,11 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from common.rpc.clients import InferenceClient
+from common.rpc.inference_data import ChatMessage, GenerateRequest, Ledger, SamplingOptions, Stopping, Usage
 from rich.console import Console
 
 from common.errors import InvalidInput
-from common.rpc.clients import InferenceClient
-from common.rpc.inference_data import ChatMessage, GenerateRequest, Ledger, SamplingOptions, Stopping, Usage
 from services.launcher.run_directory import find_endpoint
 
 
@@ -20,8 +20,8 @@ class Answer:
     request_id: str = ""
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
-    usage: Usage = Usage()
-    ledger: Ledger = Ledger()
+    usage: Usage = field(default_factory=Usage)
+    ledger: Ledger = field(default_factory=Ledger)
     first_token_s: float = 0.0  # after sending
     total_s: float = 0.0
 
@@ -88,9 +88,7 @@ async def _chat(address: str, max_tokens: int, sampling: SamplingOptions) -> Non
             if not said:
                 return
             turns.append(ChatMessage("user", said))
-            request = GenerateRequest(
-                chat=tuple(turns), sampling=sampling, stopping=Stopping(max_tokens=max_tokens)
-            )
+            request = GenerateRequest(chat=tuple(turns), sampling=sampling, stopping=Stopping(max_tokens=max_tokens))
             answer = await ask(client, request, show=True)
             turns.append(ChatMessage("assistant", answer.text))
 

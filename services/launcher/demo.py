@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 import psutil
+from common.rpc.clients import InferenceClient
+from common.rpc.inference_data import GenerateRequest, SamplingOptions, Stopping
 from rich.console import Console
 from rich.table import Table
 
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import ConfigError
-from common.rpc.clients import InferenceClient
-from common.rpc.inference_data import GenerateRequest, SamplingOptions, Stopping
 from services.launcher.ask import Answer, ask
 from services.launcher.up import running_cluster
 

@@ -34,7 +34,7 @@ def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going:
 def running_cluster(
     config: ClusterConfig, run_dir: Path | None, console: Console, start_timeout_s: float | None = None
 ) -> Iterator[LocalCluster]:
-    """A ready cluster, stopped in order at the end; Ctrl-C and SIGTERM leave the block quietly, a second Ctrl-C kills."""
+    """A ready cluster, stopped in order at the end. Ctrl-C and SIGTERM end the block quietly, a second Ctrl-C kills."""
     run = RunDirectory.create(run_dir or runs_directory() / config.cluster)
     cluster = LocalCluster(config, run)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
