@@ -60,10 +60,11 @@ def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
         with torch.inference_mode():
             parts = build_rank(
                 context.config,
+                context.worker,
                 context.place,
                 blocks=context.config.prefill.blocks if role == "prefill" else context.config.decode.blocks,
-                schedule=context.worker.schedule,
                 rendezvous=arguments.rendezvous,
+                clock=context.clock,
             )
             if context.place.leads:
                 asyncio.run(serve(context, parts))

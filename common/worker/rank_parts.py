@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from common.config.cluster import ClusterConfig
+from common.clock import Clock
+from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import RankPlace
 from common.engine.latent_pool import LatentPool
 from common.engine.runner import Runner
@@ -35,7 +36,9 @@ class RankParts:
     root: Callable[[str], bytes]  # tenant -> parent hash of its first blocks
 
 
-def build_rank(config: ClusterConfig, place: RankPlace, *, blocks: int, schedule: str, rendezvous: str) -> RankParts:
+def build_rank(
+    config: ClusterConfig, worker: WorkerConfig, place: RankPlace, *, blocks: int, rendezvous: str, clock: Clock
+) -> RankParts:
     """Join the group, read the weights that this rank owns, and allocate its latent pool.
 
     Raises:
@@ -44,7 +47,15 @@ def build_rank(config: ClusterConfig, place: RankPlace, *, blocks: int, schedule
     path = Path(config.model.path)
     device = torch.device(config.model.device, place.local_rank) if config.model.device == "cuda" else torch.device("cpu")
     dtype = getattr(torch, config.model.dtype)
-    group = join_group(place, read_model_config(path).gate.experts, schedule, rendezvous)
+    group = join_group(
+        place,
+        experts=read_model_config(path).gate.experts,
+        schedule=worker.schedule,
+        rendezvous=rendezvous,
+        host=worker.host,
+        clock=clock,
+        silence_s=worker.group_silence_s,
+    )
     log.info("loading weights", path=path, rank=place.rank)
     model = load_model(
         path,

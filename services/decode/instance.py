@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent, Failed, Preempted, Reserved, Tokens
 from common.engine.loop import EngineLoop
-from common.errors import Cancelled, Draining, Refused, TandemError, TransferError
-from common.request import Handoff, Work
+from common.errors import Cancelled, Draining, Refused, TandemError
+from common.request import Work
 from common.rpc.worker_data import (
     DecodeRequest,
     StepBatch,
@@ -197,43 +197,3 @@ class DecodeInstance:
             log.info("dropping a scheduler's work", scheduler=outbox.scheduler, works=len(left))
         for work_id in left:
             self.cancel(work_id)
-
-
-class Outcomes:
-    """Told on the reader's thread how transfers end; tells the engine at once and the event loop soon."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._engine: DecodeLoop | None = None
-        self._reads: Reads | None = None
-        self._joined: Callable[[str, float], None] = lambda work_id, exposed_s: None
-
-    def bind(self, engine: DecodeLoop, reads: Reads, joined: Callable[[str, float], None]) -> None:
-        """Called once, before anything is read."""
-        self._engine, self._reads, self._joined = engine, reads, joined
-
-    def landed(self, work_id: str, handoff: Handoff, exposed_transfer_s: float) -> None:
-        # First the event loop: the work's tokens, which take the same way, must come after `joined`.
-        self._tell(lambda: self._joined(work_id, exposed_transfer_s))
-        self._post(lambda engine: engine.landed(work_id, handoff))
-        self._end(work_id, None)
-
-    def failed(self, work_id: str, error: TransferError) -> None:
-        self._post(lambda engine: engine.transfer_failed(work_id, error))
-        self._end(work_id, error)
-
-    def stopped(self, work_id: str) -> None:
-        self._post(lambda engine: engine.reader_stopped(work_id))
-
-    def _end(self, work_id: str, error: TransferError | None) -> None:
-        reads = self._reads
-        if reads is not None:
-            self._tell(lambda: reads.ended(work_id, error))
-
-    def _post(self, command: Callable[[DecodeEngine], object]) -> None:
-        if self._engine is not None:
-            self._engine.post(command)
-
-    def _tell(self, callback: Callable[[], None]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback)
