@@ -89,7 +89,7 @@ class Exchange:
         sizes = wanted.sum(1).tolist()
         parcels = zip(
             torch.split(x[token], sizes),
-            torch.split(torch.where(here, index[token], -1), sizes),
+            torch.split(torch.where(here, index[token], -1).int(), sizes),
             torch.split(weights[token], sizes),
             strict=True,
         )
