@@ -1,6 +1,7 @@
 """Prefill and decode engines of one process, joined by copying blocks: what services and transfer do, without them."""
 
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -42,6 +43,10 @@ def root(tenant: str) -> bytes:
 
 
 _ids = itertools.count()
+
+
+def prompt(length: int, seed: int = 0, vocab_size: int = 97) -> list[int]:
+    return random.Random(f"{length}/{seed}").choices(range(vocab_size), k=length)
 
 
 def make_work(

@@ -1,12 +1,13 @@
 """A model whose next token is a function of every token before it, read from the cache.
 
 The latent of a position holds its token and its position. The state after position p is the polynomial
-``sum of (token_i + 1) * A ** (p - i) mod M`` over what the block table shows, so a wrong, stale or foreign block changes the
-text. Position stamps are checked on top. The MTP layer extends the state by one token, hence drafts right unless
-`wrong_draft` says otherwise, and checks its own layer of the cache.
+``sum of (token_i + 1) * A ** (p - i) mod M`` over what the block table shows, so a wrong, stale or foreign block
+changes the text. Position stamps are checked on top. The MTP layer extends the state by one token, hence drafts right
+unless `wrong_draft` says otherwise, and checks its own layer of the cache.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
@@ -37,11 +38,7 @@ class ScriptedModel:
         self.announced: tuple[int, ...] = ()
         self.batches: list[ForwardBatch] = []
         self._first_slots: set[int] = set()
-        self._table = (
-            torch.randn(M, min(vocab_size, 512), generator=torch.Generator().manual_seed(7), dtype=torch.float32)
-            * spread
-            / 4
-        )
+        self._table = _logits_by_state(vocab_size, spread)
 
     def hidden_states(
         self,
@@ -121,6 +118,11 @@ class ScriptedModel:
                 break
             state = (state * A + out[-1] + 1) % M
         return out
+
+
+@lru_cache
+def _logits_by_state(vocab_size: int, spread: float) -> torch.Tensor:
+    return torch.randn(M, vocab_size, generator=torch.Generator().manual_seed(7)) * spread / 4
 
 
 def _write(
