@@ -3,22 +3,20 @@
 import sys
 from dataclasses import dataclass
 
-import torch.distributed as dist
-
 from common.clock import Clock
 from common.config.place import RankPlace
 from common.engine.step_gate import AloneGate, StepGate
 from common.errors import ConfigError, DependencyUnavailable, WorkerLost
-from common.model.batch import Schedule
 from common.parallel.base import AllToAll, TensorGroup
 from common.parallel.exchange import Exchange
 from common.parallel.expert_placement import ExpertPlacement
 from common.parallel.gloo import GlooTransport
-from common.parallel.store import connect_store, host_store
 from common.parallel.groups import Topology, tensor_group
 from common.parallel.heartbeat import PeerWatch, StoreHeartbeats
 from common.parallel.in_process import InProcessTransport
 from common.parallel.lock_step import SchedulePolicy
+from common.parallel.rendezvous import Store, connect_store, host_store
+from common.parallel.schedule import Schedule
 from common.parallel.step_gate import StepGate as LockStepGate
 from common.parallel.wake_flag import StoreWakeFlag
 
@@ -64,8 +62,8 @@ def join_group(
     placement = ExpertPlacement.contiguous(experts, topology.world)
     if topology.world == 1:
         (alone,) = InProcessTransport.group(1)
-        gate = AloneGate(SCHEDULES[schedule])
-        return RankGroup(topology, Exchange(alone, placement), tensor_group(topology, alone), gate)
+        exchange = Exchange(alone, placement)
+        return RankGroup(topology, exchange, tensor_group(topology, alone), AloneGate(SCHEDULES[schedule]))
     store = _meet(topology, rendezvous, silence_s)
     transport = GlooTransport(store, topology.rank, topology.world, name=_GROUP, host=host, timeout_s=silence_s)
     gate = GroupGate(
@@ -83,7 +81,7 @@ def join_group(
     )
 
 
-def _meet(topology: Topology, rendezvous: str, timeout_s: float) -> dist.Store:
+def _meet(topology: Topology, rendezvous: str, timeout_s: float) -> Store:
     host, _, port = rendezvous.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"rendezvous = {rendezvous}: must be host:port")
@@ -139,7 +137,7 @@ class GroupEnding:
     One instance that drains makes all of them drain; each stays in lock-step until all have finished.
     """
 
-    def __init__(self, store: dist.Store, instances: int) -> None:
+    def __init__(self, store: Store, instances: int) -> None:
         self._store = store
         self._instances = instances
 

@@ -136,7 +136,7 @@ async def _drain(
         log.warning("drain was not announced", why=error)
 
     async def wait_while(waiting: Callable[[], bool]) -> None:
-        while waiting() and engine.error is None and loop.time() < deadline_s:
+        while waiting() and engine.error is None and loop.time() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_S)
 
     await wait_while(lambda: instance.busy)
@@ -154,7 +154,7 @@ async def _leave(ending: GroupEnding | None) -> None:
     deadline_s = loop.time() + _LEAVE_GRACE_S
     try:
         ending.leave()
-        while not ending.all_left() and loop.time() < deadline_s:
+        while not ending.all_left() and loop.time() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_S)
     except DependencyUnavailable as error:
         log.info("the group's store ended first", why=error)

@@ -1,7 +1,7 @@
 """What both roles' rank processes do, from the command line to the exit code."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +45,7 @@ class RankContext:
         return first + self.place.local_instance if first else 0
 
 
-Serve = Callable[[RankContext, RankParts], Awaitable[None]]
+Serve = Callable[[RankContext, RankParts], Coroutine[None, None, None]]
 
 
 def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
@@ -57,19 +57,19 @@ def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
         if arguments.tethered:
             tether_to_parent(context.worker.drain_timeout_s)
         torch.set_num_threads(context.worker.threads)
-        with torch.inference_mode():
-            parts = build_rank(
-                context.config,
-                context.worker,
-                context.place,
-                blocks=context.config.prefill.blocks if role == "prefill" else context.config.decode.blocks,
-                rendezvous=arguments.rendezvous,
-                clock=context.clock,
-            )
-            if context.place.leads:
-                asyncio.run(serve(context, parts))
-            else:
-                _follow(parts)
+        torch.set_grad_enabled(False)
+        parts = build_rank(
+            context.config,
+            context.worker,
+            context.place,
+            blocks=context.config.prefill.blocks if role == "prefill" else context.config.decode.blocks,
+            rendezvous=arguments.rendezvous,
+            clock=context.clock,
+        )
+        if context.place.leads:
+            asyncio.run(serve(context, parts))
+        else:
+            _follow(parts)
     except ConfigError as error:
         log.error("cannot serve", why=error)
         return 2
@@ -93,5 +93,3 @@ def _follow(parts: RankParts) -> None:
     """Take the leader's plans until it ends."""
     while run(parts.runner.follow()):
         pass
-
-

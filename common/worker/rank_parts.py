@@ -45,7 +45,7 @@ def build_rank(
         ConfigError, CheckpointError: names what cannot be served.
     """
     path = Path(config.model.path)
-    device = torch.device(config.model.device, place.local_rank) if config.model.device == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", place.local_rank) if config.model.device == "cuda" else torch.device("cpu")
     dtype = getattr(torch, config.model.dtype)
     group = join_group(
         place,
@@ -78,7 +78,7 @@ def build_rank(
         latent_width=model.latent_width,
         draft_tokens=config.draft_tokens,
     )
-    log.info("loaded", blocks=blocks, pool_mib=round(pool.tensor.nbytes / 2**20), fingerprint=compatibility.model_fingerprint)
+    log.info("loaded", fingerprint=compatibility.model_fingerprint, blocks=blocks, block_bytes=pool.block_bytes)
     return RankParts(model, group, pool, runner, compatibility, roots(compatibility))
 
 
@@ -87,15 +87,13 @@ def roots(compatibility: Compatibility) -> Callable[[str], bytes]:
 
     @lru_cache(maxsize=4096)
     def root(tenant: str) -> bytes:
-        return root_hash(
-            compatibility.model_fingerprint, compatibility.block_tokens, compatibility.kv_dtype, tenant
-        )
+        return root_hash(compatibility.model_fingerprint, compatibility.block_tokens, compatibility.kv_dtype, tenant)
 
     return root
 
 
 def undrawable_ids(path: Path, vocab_size: int) -> torch.Tensor | None:
-    """``[vocab]`` bool, True for ids that stand for no token of tokenizer.json; None when all do or there is no file."""
+    """``[vocab]`` bool, True for ids without a token in tokenizer.json; None when there are none, or no file."""
     file = path / "tokenizer.json"
     if not file.exists():
         return None

@@ -1,4 +1,4 @@
-"""What one decode instance does with what it is asked, without wire types: admissions, reads, tokens, cancels, drain."""
+"""What one decode instance does with what it is asked, without wire types: admit, read, send tokens, cancel, drain."""
 
 import asyncio
 from collections import defaultdict

@@ -77,9 +77,7 @@ def _reader(context: RankContext, parts: RankParts, outcomes: Outcomes) -> Trans
     shape = (decode.landing_blocks + 1, *pool.tensor.shape[1:])
     arena = torch.zeros(shape, dtype=pool.tensor.dtype, device=pool.tensor.device)
     mtp_slot_bytes = pool.tensor.shape[3] * pool.tensor.element_size() if parts.model.has_mtp else 0
-    limits = ReaderLimits(
-        slots_per_peer=decode.landing_blocks, draining_slots_per_peer=decode.draining_blocks_limit
-    )
+    limits = ReaderLimits(slots_per_peer=decode.landing_blocks, draining_slots_per_peer=decode.draining_blocks_limit)
     return TransferReader(
         f"{context.place.instance}@{context.incarnation:x}",
         tensor_region(arena),

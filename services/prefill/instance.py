@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from common.transfer.source import AnnouncementStream, TransferSource
-
 from common.engine.events import BlocksReady, Failed, FirstToken, HandoffReady, PrefillEvent, Started
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
@@ -15,6 +13,7 @@ from common.rpc.worker_data import PrefillEvent as RunEvent
 from common.rpc.worker_data import PrefillFirstToken, PrefillStarted
 from common.telemetry.logs import get_log
 from common.telemetry.worker_metrics import WorkerMetrics
+from common.transfer.source import AnnouncementStream, TransferSource
 from services.prefill.runs import Runs
 
 log = get_log(__name__)
@@ -84,7 +83,11 @@ class PrefillInstance:
         self, stream: AnnouncementStream, ended_by_reader: asyncio.Event
     ) -> AsyncIterator[TransferEvent]:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        stream.call_when_ready(lambda: loop.call_soon_threadsafe(ready.set))
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(ready.set)
+
+        stream.call_when_ready(wake)
         end = asyncio.ensure_future(ended_by_reader.wait())
         try:
             while not end.done():
