@@ -59,6 +59,7 @@ class DecodeEngine:
         self._work: dict[str, DecodeSequence] = {}
         self._admitted = 0
         self._events: list[DecodeEvent] = []
+        self._landed_blocks: list[int] = []  # since the last step
         self._step = 0
         self._step_time = StepTime()
 
@@ -102,6 +103,7 @@ class DecodeEngine:
             self.reader_stopped(work_id)
             return False
         sequence.phase = DecodePhase.RUNNING
+        self._landed_blocks += sequence.blocks[sequence.published_blocks :]
         if handoff.finish_reason is not None:  # nothing is left to do, but the prompt may be wanted again
             sequence.token_ids.append(token.token_id)
             self._leave(sequence)
@@ -202,7 +204,9 @@ class DecodeEngine:
             schedule=schedule,
             draft_passes=self._shape.draft_tokens,
             announce=len(members),
+            landed_blocks=tuple(self._landed_blocks),
         )
+        self._landed_blocks.clear()
         rules = [sequence.rule for sequence in members if sequence.rule is not None]
         try:
             result = yield from self._runner.lead(plan, rules)

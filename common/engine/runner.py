@@ -108,6 +108,7 @@ class Runner:
     def _run(
         self, plan: StepPlan, rules: list[DrawRule], on_drawn: Callable[[tuple[SequenceDraws, ...]], None]
     ) -> Waits[StepResult]:
+        yield from self._share_landed(plan.landed_blocks)
         sequences = plan.sequences
         batch = self._batch([Span(s.token_ids, s.start, s.blocks) for s in sequences])
         hidden = yield from self.model.hidden_states(
@@ -120,6 +121,14 @@ class Runner:
         if plan.draft_passes:
             drafts = yield from self._draft(plan, rules, hidden, draws)
         return StepResult(draws, drafts, announced)
+
+    def _share_landed(self, blocks: tuple[int, ...]) -> Waits[None]:
+        """Give the other ranks of the instance what was read into the leader's pool alone."""
+        if self._group.ranks == 1:
+            return
+        words = self.pool.words
+        index = torch.tensor(blocks, dtype=torch.int64, device=self.device)
+        words[index] = yield from self._group.broadcast(words[index])
 
     def _draw(
         self, sequences: tuple[SequenceStep, ...], rules: list[DrawRule], hidden: torch.Tensor

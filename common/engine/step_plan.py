@@ -39,6 +39,7 @@ class StepPlan:
     Attributes:
         draft_passes: passes of the MTP layer, the same on all ranks of a group whatever their sequences.
         announce: this instance's count for choosing the next step's mode.
+        landed_blocks: what came from a peer into the leader's pool since the last step, and not yet into the others'.
     """
 
     number: int
@@ -47,6 +48,7 @@ class StepPlan:
     schedule: Schedule
     draft_passes: int
     announce: int
+    landed_blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from common.engine.decode_engine import DecodeEngine
@@ -67,7 +67,7 @@ class DecodeInstance:
         self._step = 0
         self._draining = False
 
-    async def steps(self, scheduler: str) -> AsyncIterator[StepBatch]:
+    async def steps(self, scheduler: str) -> AsyncGenerator[StepBatch, None]:
         """All tokens of one scheduler's work; when the stream ends, however it does, that work is dropped.
 
         A second stream of the same scheduler takes the place of the first, whose work is dropped.

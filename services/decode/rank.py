@@ -22,7 +22,7 @@ from common.worker.describe import describe
 from common.worker.engine_shape import decode_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import serve_instance
-from common.worker.rank_main import RankContext, rank_main
+from common.worker.rank_main import RankContext, end_process, rank_main
 from common.worker.rank_parts import RankParts
 from protos import engine_pb2_grpc
 from services.decode.instance import DecodeInstance
@@ -89,4 +89,4 @@ def _reader(context: RankContext, parts: RankParts, outcomes: Outcomes) -> Trans
 
 
 if __name__ == "__main__":
-    sys.exit(rank_main("decode", sys.argv[1:], serve))
+    end_process(rank_main("decode", sys.argv[1:], serve))

@@ -1,9 +1,10 @@
-"""Transfers from prefill instances: their announcement streams on the event loop, their bytes by the reader's thread."""
+"""Transfers from prefill instances: announcement streams on the event loop, bytes by the reader's thread."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -112,7 +113,8 @@ class Reads:
                 given_to_reader = True
                 self._reader.start(self._target(wanted, hello))
                 announcements = asyncio.ensure_future(self._forward(work_id, events))
-                await asyncio.wait([announcements, outcome], return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {announcements, outcome}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not outcome.done():
                     self._reader.fail(work_id, _as_transfer_error(announcements.exception()))
                 error = await outcome

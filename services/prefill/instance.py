@@ -1,7 +1,8 @@
 """What one prefill instance does with what it is asked, without wire types: runs, transfers, cancels, drain."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from common.engine.events import BlocksReady, Failed, FirstToken, HandoffReady, PrefillEvent, Started
 from common.engine.loop import EngineLoop
@@ -34,7 +35,7 @@ class PrefillInstance:
         self._renew_every_s = lease_s / 3
         self._draining = False
 
-    async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncIterator[RunEvent]:
+    async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncGenerator[RunEvent, None]:
         """Queue work and give its events; leaving early cancels it.
 
         Raises:
@@ -61,7 +62,9 @@ class PrefillInstance:
             if not ended:
                 self.cancel(work.work_id)
 
-    async def transfer(self, opening: TransferOpen, ended_by_reader: asyncio.Event) -> AsyncIterator[TransferEvent]:
+    async def transfer(
+        self, opening: TransferOpen, ended_by_reader: asyncio.Event
+    ) -> AsyncGenerator[TransferEvent, None]:
         """Announce one work's blocks to its reader until `ended_by_reader` or the lease's end.
 
         The lease is renewed while the reader's stream lives, and ends with it however that happens.
@@ -74,14 +77,15 @@ class PrefillInstance:
         )
         try:
             yield stream.hello
-            async for event in self._announcements(stream, ended_by_reader):
-                yield event
+            async with aclosing(self._announcements(stream, ended_by_reader)) as announcements:
+                async for announcement in announcements:
+                    yield announcement
         finally:
             stream.release()
 
     async def _announcements(
         self, stream: AnnouncementStream, ended_by_reader: asyncio.Event
-    ) -> AsyncIterator[TransferEvent]:
+    ) -> AsyncGenerator[TransferEvent, None]:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -92,8 +96,10 @@ class PrefillInstance:
         try:
             while not end.done():
                 more = asyncio.ensure_future(ready.wait())
-                await asyncio.wait({more, end}, timeout=self._renew_every_s, return_when=asyncio.FIRST_COMPLETED)
-                more.cancel()
+                try:
+                    await asyncio.wait({more, end}, timeout=self._renew_every_s, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    more.cancel()
                 ready.clear()
                 for announcement in stream.take():
                     yield announcement

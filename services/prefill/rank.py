@@ -19,7 +19,7 @@ from common.worker.describe import describe
 from common.worker.engine_shape import prefill_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import serve_instance
-from common.worker.rank_main import RankContext, rank_main
+from common.worker.rank_main import RankContext, end_process, rank_main
 from common.worker.rank_parts import RankParts
 from protos import engine_pb2_grpc
 from services.prefill.instance import EngineLeases, PrefillInstance
@@ -72,4 +72,4 @@ async def serve(context: RankContext, parts: RankParts) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(rank_main("prefill", sys.argv[1:], serve))
+    end_process(rank_main("prefill", sys.argv[1:], serve))
