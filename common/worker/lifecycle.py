@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import grpc
 
 from common.engine.loop import EngineLoop
+from common.engine.runner import Runner
 from common.errors import DependencyUnavailable, InternalError, TandemError
+from common.parallel.waits import run
 from common.rpc.server import Health, Probe, build_server, start_server
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
@@ -50,6 +52,7 @@ class Announcer(Protocol):
 async def serve_instance(
     context: RankContext,
     engine: EngineLoop[Any, Any],
+    runner: Runner,
     instance: Instance,
     announcer: Announcer,
     *,
@@ -84,6 +87,8 @@ async def serve_instance(
     finally:
         await health.set(Probe.READINESS, serving=False)
         await asyncio.to_thread(engine.stop, 0.0)
+        if engine.error is None:
+            await asyncio.to_thread(run, runner.release_followers())
         await _leave(ending)
         await announcer.close()
         await server.stop(_STREAM_GRACE_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,9 @@ def _context(role: Role, arguments: WorkerArguments) -> RankContext:
 
 
 def _follow(parts: RankParts) -> None:
-    """Take the leader's plans until it ends."""
+    """Take the leader's plans until it ends; a drain is the leader's to begin."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     while run(parts.runner.follow()):
         pass
 

@@ -62,6 +62,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     await serve_instance(
         context,
         loop,
+        parts.runner,
         instance,
         ClusterAnnouncer(context, loop, parts, metrics),
         add_servicer=lambda server: engine_pb2_grpc.add_DecodeServicer_to_server(servicer, server),
