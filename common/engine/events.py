@@ -53,11 +53,15 @@ class HandoffReady:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Decode took pool blocks for the work; its latent may now be read into them. `blocks` are in sequence order."""
+    """Decode took pool blocks for the work; its latent may now be read into them. `blocks` are in sequence order.
+
+    The first `cached_blocks` of them already hold the prompt's prefix, are shared and must not be written.
+    """
 
     work_id: str
     blocks: tuple[int, ...]
     queue_s: float
+    cached_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
