@@ -147,7 +147,10 @@ class Choice:
         expected = len(self._request.token_ids) + len(self._accepted)
         if token.position < expected:
             self._around.metrics.fenced_tokens.inc()
-            return True
+            if finish is not None and token.position == expected - 1:
+                stop = str(token.token_id) if finish is FinishReason.STOP else ""
+                self._end(self._output.end(), finish, stop)
+            return self.last is None
         if token.position > expected:
             raise InternalError(f"token at position {token.position} came where {expected} was due")
         self._accepted.append(token.token_id)

@@ -45,6 +45,10 @@ class Turns:
     def waiting(self) -> int:
         return len(self._queue)
 
+    def waiting_of(self, tenant: str) -> float:
+        """Waiting requests of one tenant, by weight."""
+        return self._queue.count(tenant)
+
     async def take(self, tenant: str, priority: int, tokens: int, choices: int, deadline_s: float | None) -> Turn:
         """Wait for the turn of a request; `leave` must follow, whatever happens after.
 

@@ -148,6 +148,16 @@ class FakeCluster:
 
         await until(level, timeout_s, "idle level")
 
+    async def prefills_and_decodes_idle(self, timeout_s: float = 3.0) -> None:
+        """No worker has anything, whatever the scheduler still holds."""
+        await until(
+            lambda: (
+                not any(p.leases for p in self.prefills.values()) and not any(d.works for d in self.decodes.values())
+            ),
+            timeout_s,
+            "idle workers",
+        )
+
     def report(self, name: str, load: EngineLoad) -> None:
         """As a load report from the bus."""
         worker = self.discovery.workers[name]

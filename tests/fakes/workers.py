@@ -307,7 +307,7 @@ class FakeDecode(FakeWorker, engine_pb2_grpc.DecodeServicer):
         await super().kill()
 
     async def decode(self, running: Running, request: DecodeRequest) -> None:
-        work, work_id = running.work, running.work.work_id
+        work_id = running.work.work_id
         try:
             source = self.prefills[request.source.instance]
             lease = source.leases.get(work_id)
