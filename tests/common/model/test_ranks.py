@@ -86,9 +86,9 @@ def test_exact_tokens_over_128_ranks(zoo: Zoo) -> None:
         placed,
         prefill=Schedule.NONE,
         decode=Schedule.DUAL_MICROBATCH,
-        tokens=3,
+        tokens=2,
     )
-    assert ours == [[oracle.greedy(p, 3) for p in own] for own in placed]
+    assert ours == [[oracle.greedy(p, 2) for p in own] for own in placed]
 
 
 def test_redundant_experts_change_nothing(zoo: Zoo) -> None:
