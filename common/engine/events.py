@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from common.errors import TandemError
 from common.request import FinishReason, GeneratedToken, Handoff
+from common.request import ReadyBlock as ReadyBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,17 +15,6 @@ class Started:
     cached_tokens: int
     blocks: int
     queue_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyBlock:
-    """A block whose latent is complete. `chain_hash` is empty for the last, partial one."""
-
-    index: int
-    block: int
-    tag: int
-    chain_hash: bytes
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +43,15 @@ class HandoffReady:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Decode took pool blocks for the work; its latent may now be read into them. `blocks` are in sequence order."""
+    """Decode took pool blocks for the work; its latent may now be read into them. `blocks` are in sequence order.
+
+    The first `cached_blocks` of them already hold the prompt's prefix, are shared and must not be written.
+    """
 
     work_id: str
     blocks: tuple[int, ...]
     queue_s: float
+    cached_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
