@@ -105,3 +105,30 @@ class Compatibility:
     latent_layers: int  # MTP layer included
     latent_width: int  # kv_lora_rank + qk_rope_head_dim
     draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBlock:
+    """A block whose latent is complete. `chain_hash` is empty for the last, partial one.
+
+    What arrives over the wire has the first 8 bytes of the chain hash, which is what tags bind.
+    """
+
+    index: int  # in the sequence
+    block: int  # in the source's pool
+    tag: int
+    chain_hash: bytes
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferHello:
+    """How to read from a source: its NIXL agent and where its pool lies."""
+
+    agent_metadata: bytes
+    incarnation: int
+    pool_address: int
+    block_bytes: int
+    device: int
+    memory: str  # DRAM, VRAM
+    blocks: int  # how many will be announced, those before the reader's first_block counted in

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from common.errors import TandemError
 from common.request import FinishReason, GeneratedToken, Handoff
+from common.request import ReadyBlock as ReadyBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,17 +15,6 @@ class Started:
     cached_tokens: int
     blocks: int
     queue_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyBlock:
-    """A block whose latent is complete. `chain_hash` is empty for the last, partial one."""
-
-    index: int
-    block: int
-    tag: int
-    chain_hash: bytes
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,3 +25,13 @@ def tag(content_hash: int, chain_hash: bytes, incarnation: int) -> int:
 def chain_hash_low(chain_hash: bytes) -> int:
     """What an announcement carries of a chain hash; 0 for a partial block."""
     return int.from_bytes(chain_hash[:CHAIN_HASH_LOW_BYTES], "little")
+
+
+def skipped_words(block_bytes: int, mtp_slot_bytes: int, full: bool) -> tuple[tuple[int, int], ...]:
+    """Ranges of int32 words that the content hash leaves out: in a full block the last slot of the MTP layer.
+
+    The MTP layer is the last layer of a block, so that slot is the block's end; `mtp_slot_bytes` is 0 without one.
+    """
+    if not full or mtp_slot_bytes == 0:
+        return ()
+    return (((block_bytes - mtp_slot_bytes) // 4, block_bytes // 4),)

@@ -1,6 +1,6 @@
 from common.kv.hashing import chain_hashes, root_hash
 from common.kv.incarnation import draw_incarnation
-from common.kv.tags import chain_hash_low, tag
+from common.kv.tags import chain_hash_low, skipped_words, tag
 
 CHAIN = chain_hashes(root_hash("m", 2, "f", ""), [1, 2], 2)[0]
 
@@ -25,3 +25,9 @@ def test_incarnations_grow_and_fit_into_63_bits():
     assert len(set(draws)) == 50
     assert all(0 < draw < 2**63 for draw in draws)
     assert [draw >> 20 for draw in draws] == sorted(draw >> 20 for draw in draws)
+
+
+def test_only_the_last_mtp_slot_of_a_full_block_is_skipped():
+    assert skipped_words(1024, 128, full=True) == ((224, 256),)
+    assert skipped_words(1024, 128, full=False) == ()
+    assert skipped_words(1024, 0, full=True) == ()
