@@ -248,11 +248,14 @@ class DecodeEngine:
         others waiting, so that space that frees up is its.
         """
         active = self._in_phase(DecodePhase.RUNNING, DecodePhase.LANDING)
+        places = self._shape.max_running - len(active)
+        queued = self._in_phase(DecodePhase.QUEUED)
+        if not places or not queued:
+            return
         room = room_to_keep(
             [self._state(sequence) for sequence in active], self.settings.growth_tokens, self._shape.block_tokens
         )
-        places = self._shape.max_running - len(active)
-        for work_id in rank(self._state(sequence) for sequence in self._in_phase(DecodePhase.QUEUED)):
+        for work_id in rank(self._state(sequence) for sequence in queued):
             if places == 0 or not self._reserve(self._work[work_id], room):
                 return
             places -= 1

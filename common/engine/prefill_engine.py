@@ -220,8 +220,10 @@ class PrefillEngine:
         """Give blocks to waiting work in order. The first that does not fit keeps the rest waiting: space that frees
         up is its, however small the others are. The order's aging bounds how long that can last for any of them.
         """
-        order = prompt_order([self._state(s) for s in self._waiting.values()], self.settings.aging_tokens_per_s)
         self._blocked = False
+        if len(self._computing) >= self._shape.max_running:
+            return
+        order = prompt_order([self._state(s) for s in self._waiting.values()], self.settings.aging_tokens_per_s)
         for work_id in order:
             if len(self._computing) >= self._shape.max_running:
                 return

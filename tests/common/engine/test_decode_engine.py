@@ -51,7 +51,7 @@ class Decode:
                 for layer in range(2):
                     row = self.engine.runner.pool.tensor[blocks[index], layer, offset]
                     row[0] = (*work.token_ids, 0)[position + layer]
-                    row[1], row[2] = position, 1
+                    row[1] = position
         first = self.model.greedy(work.token_ids, 1)[0]
         last = (len(work.token_ids) - 1) % 8
         self.engine.runner.pool.tensor[blocks[-1], 1, last, 0] = first
