@@ -145,7 +145,8 @@ class Journey:
     preemptions: int = 0
     drafted: int = 0
     accepted: int = 0
-    instance: int = 0  # of the prefill group and of the decode group
+    prefill: int = 0  # which instance of the group
+    decode: int = 0
 
     @property
     def token_ids(self) -> list[int]:
@@ -179,8 +180,8 @@ class Cluster:
         self._handoffs: dict[str, Handoff] = {}
         self._reserved: dict[str, Reserved] = {}
 
-    def submit(self, work: Work, instance: int = 0) -> Journey:
-        journey = Journey(work, instance=instance)
+    def submit(self, work: Work, *, prefill: int = 0, decode: int = 0) -> Journey:
+        journey = Journey(work, prefill=prefill, decode=decode)
         self._submit(journey)
         return journey
 
@@ -230,7 +231,7 @@ class Cluster:
 
     def _submit(self, journey: Journey) -> None:
         self.journeys[journey.work.work_id] = journey
-        self.prefills.instances[journey.instance].submit(journey.work, True)
+        self.prefills.instances[journey.prefill].submit(journey.work, True)
 
     def _take(self, events: list) -> None:
         for event in events:
@@ -240,7 +241,7 @@ class Cluster:
                 self._ready[event.work_id] = {}
                 if journey is not None:
                     journey.cached_tokens.append(event.cached_tokens)
-                    self.decodes.instances[journey.instance].admit(journey.work)
+                    self.decodes.instances[journey.decode].admit(journey.work)
             elif isinstance(event, BlocksReady):
                 for block in event.blocks:
                     assert block.index not in self._ready[event.work_id]
@@ -276,8 +277,8 @@ class Cluster:
             del self._handoffs[work_id]
             assert sorted(ready) == list(range(len(reserved.blocks)))
             journey = self.journeys[work_id]
-            prefill = self.prefills.instances[journey.instance]
-            decode = self.decodes.instances[journey.instance]
+            prefill = self.prefills.instances[journey.prefill]
+            decode = self.decodes.instances[journey.decode]
             wanted = [ready[i] for i in range(reserved.cached_blocks, len(reserved.blocks))]
             here = decode.runner.pool
             places = list(reserved.blocks[reserved.cached_blocks :])
