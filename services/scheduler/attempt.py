@@ -259,6 +259,8 @@ class Attempt:
         self.report.placements.append(placement)
         name = placement.chosen
         self._book(name, uncached_tokens(tokens, cached_blocks.get(name, 0), settings.placement.block_tokens))
+        if self._needs_decode:
+            fleet.expect(self._work.work_id)
         self._placed()
         peer = self._around.membership.prefill(name)
         if peer is None:
@@ -306,6 +308,7 @@ class Attempt:
         if peer is None or self._prefill is None:
             raise WorkerLost(f"{placement.chosen}: left the cluster")
         self._book(placement.chosen, len(self._work.token_ids))
+        fleet.arrived(self._work.work_id)
         self._decode = peer
         peer.stream.attach(self._work.work_id, self._events.put_nowait)
         known = self._around.fleet.get(self._prefill.known.instance)
@@ -336,6 +339,7 @@ class Attempt:
         """Close bookings; end the work at decode unless it ended there itself."""
         self._rate_end(0)
         self._release_decode()
+        self._around.fleet.arrived(self._work.work_id)
         for instance in list(self._booked):
             self._unbook(instance)
 
