@@ -16,6 +16,7 @@ from common.errors import (
     Cancelled,
     DeadlineExceeded,
     DependencyUnavailable,
+    Draining,
     InternalError,
     Overloaded,
     Refused,
@@ -208,6 +209,7 @@ class Attempt:
             self._around.membership.suspect(event.instance)
         elif not isinstance(error, Refused):
             raise self._failed(error, event.instance)
+        self._note_draining(error, event.instance)
         self._refusals.append(event.instance)
         self._release_decode()
         if len(self._refusals) >= self._around.settings.retry.decode_refusals:
@@ -330,10 +332,17 @@ class Attempt:
 
     def _failed(self, error: TandemError, instance: str) -> AttemptFailed:
         """Also looks after the instance when the error says that it may be gone."""
+        self._note_draining(error, instance)
         if isinstance(error, WorkerLost | DependencyUnavailable) and instance:
             self._around.membership.suspect(instance)
             error = error if isinstance(error, WorkerLost) else WorkerLost(str(error))
         return AttemptFailed(Fault(error, instance))
+
+    def _note_draining(self, error: TandemError, instance: str) -> None:
+        """It says so itself, sooner than the bus does."""
+        known = self._around.fleet.get(instance)
+        if isinstance(error, Draining) and known is not None:
+            self._around.membership.drain(instance, known.incarnation)
 
     def _leave(self) -> None:
         """Close bookings; end the work at decode unless it ended there itself."""
