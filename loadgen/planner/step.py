@@ -89,9 +89,11 @@ def prefill_pass(
 
 
 def head_us(model: ModelShape, gpu: Hardware, stack: Stack, cut: Parallelism, tokens: float) -> float:
-    """The bf16 output matrix, split over TP, and sampling over the vocabulary."""
-    out = model.vocabulary / cut.tp
-    logits = gemm("head", 0, tokens, out, model.hidden, 2 * out * model.hidden, "bf16")
+    """The bf16 output matrix and sampling. The matrix is split over the ranks of a node, which share their tokens."""
+    ranks = min(cut.ep, gpu.gpus_per_node)
+    out = model.vocabulary / ranks
+    shared = tokens * ranks / cut.tp
+    logits = gemm("head", 0, shared, out, model.hidden, 2 * out * model.hidden, "bf16")
     sample = Operation("sample", 0, KernelClass.SAMPLING, "bf16", 0.0, tokens * model.vocabulary * 4)
     return in_layer_us(logits, gpu, stack) + in_layer_us(sample, gpu, stack)
 
