@@ -78,9 +78,7 @@ class DecodePoint:
         return 1 / (1 + relative), 1 / max(1 - relative, 0.05)
 
 
-def decode_point(
-    plan: DecodePlan, *, ep: int, tp: int, batch: int, schedule: Schedule | None = None
-) -> DecodePoint:
+def decode_point(plan: DecodePlan, *, ep: int, tp: int, batch: int, schedule: Schedule | None = None) -> DecodePoint:
     """One deployment; with no schedule given, the one with the shortest step.
 
     Raises:

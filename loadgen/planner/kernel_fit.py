@@ -75,7 +75,9 @@ def fit_curves() -> dict[str, Curve]:
         "fa3-prefill": prefill,
         "elementwise": elementwise,
     }
-    return {name: replace(curve, residual=spread(kernel_residuals(points, curves, name))) for name, curve in curves.items()}
+    return {
+        name: replace(curve, residual=spread(kernel_residuals(points, curves, name))) for name, curve in curves.items()
+    }
 
 
 def kernel_residuals(points: Sequence[KernelPoint], curves: dict[str, Curve], library: str = "") -> list[Residual]:
@@ -107,14 +109,21 @@ def _fit(
         errors = [np.log(kernel_us(p.operation, hardware(p.hardware), curve) / p.us) for p in chosen]
         return float(np.sum(np.square(errors))) + 100 * overshoot
 
-    found = make(np.exp(minimise(cost, np.log(start))))
+    found = make(np.exp(minimise(cost, np.log(start).tolist())))
     return _rounded(found)
 
 
 def _rounded(curve: Curve) -> Curve:
     """Four significant digits, so that the committed file reads well and reproduces exactly."""
-    names = ("fixed_us", "per_k_us", "wave_us", "compute", "memory", "half_length")
-    return replace(curve, **{name: significant(getattr(curve, name)) for name in names})
+    return replace(
+        curve,
+        fixed_us=significant(curve.fixed_us),
+        per_k_us=significant(curve.per_k_us),
+        wave_us=significant(curve.wave_us),
+        compute=significant(curve.compute),
+        memory=significant(curve.memory),
+        half_length=significant(curve.half_length),
+    )
 
 
 def significant(value: float) -> float:

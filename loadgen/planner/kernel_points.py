@@ -186,10 +186,11 @@ def mha_prefill(heads: int, prompts: int, tokens: int, cached: int = 0) -> Opera
     return _named(f"{prompts} x {tokens} tokens, h{heads}", prefill_attention, Queries(prompts, tokens, cached), tp)
 
 
-def _named(name: str, build: Callable[[ModelShape, Queries, int], list[Operation]], queries: Queries, tp: int) -> Operation:
+def _named(
+    name: str, build: Callable[[ModelShape, Queries, int], list[Operation]], queries: Queries, tp: int
+) -> Operation:
     wanted = (KernelClass.MLA_DECODE, KernelClass.PREFILL_ATTENTION)
     found = next(o for o in build(V3, queries, tp) if o.kernel in wanted)
     return Operation(
         name, 0, found.kernel, found.precision, found.flops, found.bytes, found.padded_flops, length=found.length
     )
-

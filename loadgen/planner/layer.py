@@ -200,9 +200,7 @@ def _moe_layer(
             us = in_layer_us(operation, gpu, stack)
             compute[operation.stage - 1] += us
             kernels[operation.kernel] = kernels.get(operation.kernel, 0.0) + us
-        flights = [
-            _flight(model, gpu, stack, library, cut, part.tokens / cut.tp, direction) for direction in Direction
-        ]
+        flights = [_flight(model, gpu, stack, library, cut, part.tokens / cut.tp, direction) for direction in Direction]
         c1, c2, c3, c4, c5 = compute
         batches.append(Stages((c1, c2, c3, c4, c5), flights[0], flights[1]))
     contention = library.sms / gpu.sms if schedule is not Schedule.NONE else 0.0

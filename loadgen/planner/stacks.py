@@ -26,6 +26,7 @@ class Stack:
         prefill_exchange: all-to-all of prefill, tuned for bandwidth.
         launch_us: gap before each kernel of a captured graph.
         sustained: tensor-core rate in a long run over that of an isolated benchmark (power-limited clocks).
+        system_residual: relative error of whole systems beyond that of their kernels, from those published.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Stack:
     prefill_exchange: Exchange
     launch_us: float
     sustained: float
+    system_residual: float
 
     def residual(self, kernel: KernelClass) -> float:
         """Relative standard deviation of this class's times."""
@@ -82,11 +84,15 @@ def stack(name: str) -> Stack:
     if name not in _CHOICES:
         raise InvalidInput("stack", name, f"one of {', '.join(STACKS)}")
     fitted = committed_constants()
-    return build_stack(name, curves_of(fitted), exchanges_of(fitted), fitted["in_layer"])
+    return build_stack(name, curves_of(fitted), exchanges_of(fitted), fitted["in_layer"], fitted["system_residual"])
 
 
 def build_stack(
-    name: str, curves: Mapping[str, Curve], exchanges: Mapping[str, Exchange], in_layer: Mapping[str, float]
+    name: str,
+    curves: Mapping[str, Curve],
+    exchanges: Mapping[str, Exchange],
+    in_layer: Mapping[str, float],
+    system_residual: float,
 ) -> Stack:
     """A stack from fitted parts. `in_layer` holds launch_us and sustained."""
     choice = _CHOICES[name]
@@ -108,6 +114,7 @@ def build_stack(
         prefill_exchange=exchanges[choice["prefill"]],
         launch_us=in_layer["launch_us"],
         sustained=in_layer["sustained"],
+        system_residual=system_residual,
     )
 
 

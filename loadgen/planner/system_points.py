@@ -84,9 +84,7 @@ def fastest_at_speed(stack: Stack, gpu_name: str, ep: int, *, cached: float, spe
     return _decode(stack, gpu_name, ep, low, cached)
 
 
-def _decode(
-    stack: Stack, gpu_name: str, ep: int, batch: int, cached: float, *, balanced: bool = False
-) -> DecodePoint:
+def _decode(stack: Stack, gpu_name: str, ep: int, batch: int, cached: float, *, balanced: bool = False) -> DecodePoint:
     plan = DecodePlan(
         model_shape("deepseek-v3"),
         hardware(gpu_name),
