@@ -81,8 +81,6 @@ STACKS = tuple(_CHOICES)
 
 def stack(name: str) -> Stack:
     """The stack called `name`, with the committed constants."""
-    if name not in _CHOICES:
-        raise InvalidInput("stack", name, f"one of {', '.join(STACKS)}")
     fitted = committed_constants()
     return build_stack(name, curves_of(fitted), exchanges_of(fitted), fitted["in_layer"], fitted["system_residual"])
 
@@ -95,6 +93,8 @@ def build_stack(
     system_residual: float,
 ) -> Stack:
     """A stack from fitted parts. `in_layer` holds launch_us and sustained."""
+    if name not in _CHOICES:
+        raise InvalidInput("stack", name, f"one of {', '.join(STACKS)}")
     choice = _CHOICES[name]
     return Stack(
         name=name,
