@@ -102,10 +102,12 @@ def workload_sections(
         ("first token", f"{p.ttft_mean_s:,.2f} s mean, {p.ttft_p90_s:,.2f} s p90"),
         ("token", f"{1e3 / d.output_tokens_per_s:,.1f} ms mean, a step of {d.step.total_us / 1e3:,.1f} ms"),
         ("handoff", f"{p.handoff_s * 1e3:,.1f} ms a mean prompt over "
-         f"{gpu.network_achieved_bytes_per_s.value / 1e9:.0f} GB/s, {p.exposed_handoff_s * 1e3:,.1f} ms of it after the last chunk"),
+         f"{gpu.network_achieved_bytes_per_s.value / 1e9:.0f} GB/s, "
+         f"{p.exposed_handoff_s * 1e3:,.1f} ms of it after the last chunk"),
         ("cost", f"${found.cost_per_million_output:,.2f} a million output tokens at "
          f"${gpu.gpu_hour_usd.value:g} a GPU hour"),
-        ("certainty", f"best in {found.confidence:.0%} of draws; otherwise most often {found.runner_up}"),
+        ("certainty", f"best in {found.confidence:.0%} of draws; "
+         + (f"otherwise most often {found.runner_up}" if found.runner_up else "no other split won one")),
     ]  # fmt: skip
     return [Section(f"{load.name} on {gpus} {gpu.name}", ("", "answer"), tuple(rows))]
 

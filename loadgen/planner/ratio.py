@@ -1,13 +1,13 @@
 """How to split GPUs between prefill and decode for a workload, and what that serves at what cost."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from common.errors import InvalidInput
-from loadgen.planner.deployment import DecodePlan, DecodePoint, sweep
+from loadgen.planner.deployment import DecodePlan, DecodePoint, decode_point
 from loadgen.planner.hardware import Hardware
 from loadgen.planner.layer import Parallelism
 from loadgen.planner.model_shapes import ModelShape
@@ -41,7 +41,7 @@ class Recommendation:
         cost_per_million_output: dollars, with every GPU paid for.
         idle_gpus: left over.
         confidence: share of draws of the two pools' errors in which no other split would carry more.
-        runner_up: what is best most often in the other draws.
+        runner_up: what is best most often in the other draws; empty where there are none.
     """
 
     prefill: PrefillPoint
@@ -140,7 +140,7 @@ def recommend(
         gpus * gpu.gpu_hour_usd.value / 3600 / out_per_s * 1e6,
         gpus - used,
         winners[chosen.label] / _DRAWS,
-        others[0] if others else "none",
+        others[0] if others else "",
     )
 
 
@@ -204,15 +204,26 @@ def _decode_points(
             redundant_experts=cut.redundant_experts,
             imbalance=cut.imbalance,
         )
-        points, _ = sweep(plan, eps=(ep,), tps=[tp for tp in TPS if ep % tp == 0], batches=BATCHES)
-        fastest = max([fastest, *(p.output_tokens_per_s for p in points)])
-        fast = [p for p in points if p.output_tokens_per_s * itl_s >= 1]
-        if fast:
-            best[ep] = max(fast, key=lambda p: p.gpu_tokens_per_s)
+        for tp in TPS:
+            for point in _batches(plan, ep, tp):
+                fastest = max(fastest, point.output_tokens_per_s)
+                if point.output_tokens_per_s * itl_s < 1:
+                    break  # a larger batch is never faster
+                if ep not in best or point.gpu_tokens_per_s > best[ep].gpu_tokens_per_s:
+                    best[ep] = point
     if not best:
         nearest = f"the fastest that fits makes a token in {1e3 / fastest:.1f} ms" if fastest else "nothing fits"
         raise InvalidInput("itl_s", itl_s, f"a bound that some decode group of {gpus} GPUs meets; {nearest}")
     return list(best.values())
+
+
+def _batches(plan: DecodePlan, ep: int, tp: int) -> Iterator[DecodePoint]:
+    """Ever larger batches until one does not fit, or at once nothing where the cut cannot exist."""
+    for batch in BATCHES:
+        try:
+            yield decode_point(plan, ep=ep, tp=tp, batch=batch)
+        except InvalidInput:
+            return
 
 
 def _splits(prefill: PrefillPoint, decode: DecodePoint, gpus: int, load: Workload) -> Sequence[_Split]:
