@@ -16,7 +16,7 @@ from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import pow2_at_least, scale_buffer
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def _absorb(
     q_desc, q_ptr, k_desc, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, HALF, stride_q, stride_out,
     H: tl.constexpr, NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -44,7 +44,7 @@ def _absorb(
     tl.store(to + R + tl.arange(0, PE)[None, :], rotated.to(out_ptr.dtype.element_ty), mask=live[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def _project_value(
     x_desc, v_desc, vs_ptr, q_ptr, scale_ptr, T, R, stride_q, stride_scale,
     V: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
@@ -113,9 +113,7 @@ def absorb_query(
     return out
 
 
-def project_value(
-    attended: Tensor, v_b: Tensor, v_scale: Tensor, *, rows: int | None = None
-) -> tuple[Tensor, Tensor]:
+def project_value(attended: Tensor, v_b: Tensor, v_scale: Tensor, *, rows: int | None = None) -> tuple[Tensor, Tensor]:
     """Bring attended latent back to values and quantise them for the output projection.
 
     Args:

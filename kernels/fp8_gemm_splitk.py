@@ -45,7 +45,7 @@ def store_split(
                 tl.store(slot, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _splitk(
     x_desc,
     xs_desc,

@@ -17,7 +17,7 @@ from kernels.tiles import pow2_at_least
 NEG_INF = tl.constexpr(float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _project(
     x_ptr, w_ptr, part_ptr, counts_ptr, M, K, stride_x,
     E: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
@@ -42,7 +42,7 @@ def _project(
     tl.store(part_ptr + at, tl.trans(acc), mask=(m < M)[:, None] & (n < E)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _choose(
     part_ptr, bias_ptr, ids_ptr, weights_ptr, counts_ptr, M, routed_scaling_factor,
     E: tl.constexpr, E_BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr, TOPK_GROUP: tl.constexpr,

@@ -17,7 +17,7 @@ from kernels.tiles import pow2_at_least
 PAIRS = 2048  # pairs a program looks at per step
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs"])
 def _sort_pairs(
     ids_ptr, rows_ptr, sources_ptr, counts_ptr, pairs, top_k,
     E: tl.constexpr, ALIGN: tl.constexpr, E_BLOCK: tl.constexpr, PAIRS: tl.constexpr,

@@ -17,7 +17,7 @@ from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _qkv_a(
     x_desc, norm_ptr, w_desc, ws_ptr, out_ptr, part_ptr, squares_ptr, arrived_ptr, eps, M, N, K, stride_wsn,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,

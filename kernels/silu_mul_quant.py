@@ -18,7 +18,7 @@ GROUPS = 8  # 128-channel groups a program handles at once
 WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["max_rows"])
 def _silu_mul_quant(
     x_ptr, counts_ptr, q_ptr, scale_ptr, stride_expert, stride_row, stride_scale_expert, stride_scale_group,
     max_rows, I, chunks,
@@ -34,7 +34,7 @@ def _silu_mul_quant(
         live_row = item // chunks
         chunk = item % chunks
         if E == 1:
-            expert = 0
+            expert = live_row * 0
             row = live_row
         else:
             expert = tl.sum((ends <= live_row).to(tl.int32), axis=0)

@@ -67,6 +67,11 @@ class Runner:
         self._sampler = sampler
 
     @property
+    def alone(self) -> bool:
+        """No other rank takes part in this one's steps as far as tensor parallelism goes."""
+        return self._group.ranks == 1
+
+    @property
     def device(self) -> torch.device:
         return self.pool.tensor.device
 
@@ -108,8 +113,8 @@ class Runner:
     def _run(
         self, plan: StepPlan, rules: list[DrawRule], on_drawn: Callable[[tuple[SequenceDraws, ...]], None]
     ) -> Waits[StepResult]:
-        yield from self._share_landed(plan.landed_blocks)
         sequences = plan.sequences
+        yield from self._take_over(plan.landed_blocks)
         batch = self._batch([Span(s.token_ids, s.start, s.blocks) for s in sequences])
         hidden = yield from self.model.hidden_states(
             batch, self.pool.tensor, form=plan.form, schedule=plan.schedule, announce=plan.announce
@@ -122,13 +127,13 @@ class Runner:
             drafts = yield from self._draft(plan, rules, hidden, draws)
         return StepResult(draws, drafts, announced)
 
-    def _share_landed(self, blocks: tuple[int, ...]) -> Waits[None]:
-        """Give the other ranks of the instance what was read into the leader's pool alone."""
+    def _take_over(self, blocks: tuple[int, ...]) -> Waits[None]:
         if self._group.ranks == 1:
             return
-        words = self.pool.words
-        index = torch.tensor(blocks, dtype=torch.int64, device=self.device)
-        words[index] = yield from self._group.broadcast(words[index])
+        index = self._index(list(blocks))
+        latent = yield from self._group.broadcast(self.pool.tensor[index])
+        if self._group.rank:
+            self.pool.tensor[index] = latent
 
     def _draw(
         self, sequences: tuple[SequenceStep, ...], rules: list[DrawRule], hidden: torch.Tensor

@@ -39,7 +39,8 @@ class StepPlan:
     Attributes:
         draft_passes: passes of the MTP layer, the same on all ranks of a group whatever their sequences.
         announce: this instance's count for choosing the next step's mode.
-        landed_blocks: what came from a peer into the leader's pool since the last step, and not yet into the others'.
+        landed_blocks: blocks that reached the leader's pool from elsewhere since the step before; the other ranks of
+            the instance, which hold the same latent, take them over first.
     """
 
     number: int

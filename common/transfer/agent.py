@@ -3,8 +3,13 @@
 The source's agent has a progress thread, since a host target completes nothing without one. It sleeps on UCX's events
 and looks up every 10 ms by itself; NIXL's default of 0 keeps a core busy per agent. A reader's agent has none: its
 owner polls while reads are under way, and an idle peer costs nothing.
+
+Over TCP the source's UCX serves reads in software. Its keepalive may notice a dead reader in the middle of a reply, and
+UCX (1.20) then aborts the process; sources run without keepalive, since leases already bound what a dead reader holds.
+The same abort remains when a reader destroys its agent under a stopped source that resumes later (a fenced peer).
 """
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +50,7 @@ class SourceAgent:
 
     def __init__(self, name: str, pool: MemoryRegion) -> None:
         self.pool = pool
-        with _translated(f"start of agent {name}"):
+        with _translated(f"start of agent {name}"), _default_setting("UCX_KEEPALIVE_INTERVAL", "inf"):
             self._agent = _create(name, progress_thread=True)
             _register(self._agent, pool)
             self.metadata = bytes(self._agent.getLocalMD())
@@ -146,6 +151,19 @@ def _create(name: str, progress_thread: bool) -> "nixl.nixlAgent":
 def _register(agent: "nixl.nixlAgent", memory: MemoryRegion) -> None:
     region = (memory.address, memory.length_bytes, memory.device, "")
     agent.registerMem(nixl.nixlRegDList(_KINDS[memory.kind], [region]), [])
+
+
+@contextmanager
+def _default_setting(name: str, value: str) -> Iterator[None]:
+    """UCX reads its settings from the environment, once per agent. What the operator has set stays."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 @contextmanager

@@ -157,10 +157,10 @@ class TransferReader:
 
     def _run(self) -> None:
         while self._running:
-            self._take_commands()
-            self._post_reads()
             self._poll_reads()
             self._enforce_deadlines()
+            self._post_reads()  # last before sleeping: whatever can be under way is
+            self._take_commands()
         self._peers.join()
         self._take_commands(block=False)
         self._fail_all()

@@ -17,6 +17,7 @@ class Backlog:
     waiting_tokens: float  # prompt tokens of these
     unplaced_tokens: float  # given their turn, not yet at an instance
     unplaced: int
+    on_the_way: int  # pieces of work in prefill that will need a seat at decode
     departures_per_s: float  # choices that end, recent average
     fullest_tenant_waiting: float  # by weight
     tenant_waiting: float  # of the arriving request's tenant, by weight
@@ -33,7 +34,7 @@ def may_dispatch(
         return False
     unplaced_each = backlog.unplaced_tokens / len(prefill)
     shortest_s = min((state.queued_tokens + unplaced_each) / state.tokens_per_s for state in prefill)
-    seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced
+    seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
     return shortest_s <= policy.dispatch_ahead_s and seats > 0
 
 
@@ -42,7 +43,7 @@ def predicted_wait_s(prefill: Sequence[PrefillState], decode: Sequence[DecodeSta
     rate = sum(state.tokens_per_s for state in prefill)
     ahead = backlog.waiting_tokens + backlog.unplaced_tokens
     prefill_s = (ahead + sum(state.queued_tokens for state in prefill)) / rate if rate else 0.0
-    seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced
+    seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
     missing = backlog.waiting + 1 - seats
     decode_s = missing / backlog.departures_per_s if missing > 0 and backlog.departures_per_s > 0 else 0.0
     return max(prefill_s, decode_s)

@@ -16,6 +16,7 @@ from common.errors import (
     Cancelled,
     DeadlineExceeded,
     DependencyUnavailable,
+    Draining,
     InternalError,
     Overloaded,
     Refused,
@@ -208,6 +209,7 @@ class Attempt:
             self._around.membership.suspect(event.instance)
         elif not isinstance(error, Refused):
             raise self._failed(error, event.instance)
+        self._note_draining(error, event.instance)
         self._refusals.append(event.instance)
         self._release_decode()
         if len(self._refusals) >= self._around.settings.retry.decode_refusals:
@@ -259,6 +261,8 @@ class Attempt:
         self.report.placements.append(placement)
         name = placement.chosen
         self._book(name, uncached_tokens(tokens, cached_blocks.get(name, 0), settings.placement.block_tokens))
+        if self._needs_decode:
+            fleet.expect(self._work.work_id)
         self._placed()
         peer = self._around.membership.prefill(name)
         if peer is None:
@@ -306,6 +310,7 @@ class Attempt:
         if peer is None or self._prefill is None:
             raise WorkerLost(f"{placement.chosen}: left the cluster")
         self._book(placement.chosen, len(self._work.token_ids))
+        fleet.arrived(self._work.work_id)
         self._decode = peer
         peer.stream.attach(self._work.work_id, self._events.put_nowait)
         known = self._around.fleet.get(self._prefill.known.instance)
@@ -327,15 +332,23 @@ class Attempt:
 
     def _failed(self, error: TandemError, instance: str) -> AttemptFailed:
         """Also looks after the instance when the error says that it may be gone."""
+        self._note_draining(error, instance)
         if isinstance(error, WorkerLost | DependencyUnavailable) and instance:
             self._around.membership.suspect(instance)
             error = error if isinstance(error, WorkerLost) else WorkerLost(str(error))
         return AttemptFailed(Fault(error, instance))
 
+    def _note_draining(self, error: TandemError, instance: str) -> None:
+        """It says so itself, sooner than the bus does."""
+        known = self._around.fleet.get(instance)
+        if isinstance(error, Draining) and known is not None:
+            self._around.membership.drain(instance, known.incarnation)
+
     def _leave(self) -> None:
         """Close bookings; end the work at decode unless it ended there itself."""
         self._rate_end(0)
         self._release_decode()
+        self._around.fleet.arrived(self._work.work_id)
         for instance in list(self._booked):
             self._unbook(instance)
 

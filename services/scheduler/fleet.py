@@ -62,6 +62,7 @@ class Fleet:
         self._clock = clock
         self._settings = settings
         self._instances: dict[str, Instance] = {}
+        self._on_the_way: set[str] = set()
         self.changed: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[Instance]:
@@ -97,6 +98,18 @@ class Fleet:
         has_work = float(load.queued > 0 or load.running > 0)
         known.busy += _AVERAGE_WEIGHT * (has_work - known.busy)
         self.changed()
+
+    @property
+    def on_the_way(self) -> int:
+        """Pieces of work in prefill that have no place at decode yet but will need one."""
+        return len(self._on_the_way)
+
+    def expect(self, work_id: str) -> None:
+        self._on_the_way.add(work_id)
+
+    def arrived(self, work_id: str) -> None:
+        """It has a place at decode, or needs none any more."""
+        self._on_the_way.discard(work_id)
 
     def book(self, instance: str, work_id: str, tokens: int) -> None:
         known = self._instances.get(instance)

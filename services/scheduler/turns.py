@@ -113,6 +113,7 @@ class Turns:
             waiting_tokens=self._queue.waiting_cost,
             unplaced_tokens=sum(turn.tokens * turn.choices for turn in self._unplaced),
             unplaced=sum(turn.choices for turn in self._unplaced),
+            on_the_way=self._fleet.on_the_way,
             departures_per_s=1 / self._departure_gap_s if self._departure_gap_s else 0.0,
             fullest_tenant_waiting=self._queue.count(self._queue.longest_tenant()) if self._queue else 0.0,
             tenant_waiting=self._queue.count(tenant),

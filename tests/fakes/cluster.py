@@ -142,6 +142,7 @@ class FakeCluster:
                 not any(p.leases for p in self.prefills.values())
                 and not any(d.works for d in self.decodes.values())
                 and not any(one.bookings.open for one in fleet)
+                and fleet.on_the_way == 0
                 and self.replica.core.live_requests == 0
                 and self.replica.turns.live == 0
             )

@@ -49,12 +49,12 @@ class Decode:
             for offset in range(min(8, len(work.token_ids) - index * 8)):
                 position = index * 8 + offset
                 for layer in range(2):
-                    row = self.pair.decode_runner.pool.tensor[blocks[index], layer, offset]
+                    row = self.engine.runner.pool.tensor[blocks[index], layer, offset]
                     row[0] = (*work.token_ids, 0)[position + layer]
-                    row[1], row[2] = position, 1
+                    row[1] = position
         first = self.model.greedy(work.token_ids, 1)[0]
         last = (len(work.token_ids) - 1) % 8
-        self.pair.decode_runner.pool.tensor[blocks[-1], 1, last, 0] = first
+        self.engine.runner.pool.tensor[blocks[-1], 1, last, 0] = first
         self.tokens[work.work_id] = [first]
         return self.engine.landed(work.work_id, Handoff(GeneratedToken(len(work.token_ids), first)))
 

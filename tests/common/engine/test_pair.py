@@ -79,7 +79,6 @@ def test_the_same_seed_gives_the_same_text_everywhere(make_pair: MakePair, sampl
         for sent in (1, 13, 39):
             if sent < len(texts[0]):
                 resumed = Journey(journeys[0].work, journeys[0].tokens[:sent])
-                pair.journeys[resumed.work.work_id] = resumed
                 pair.resume(resumed)
                 pair.run()
                 texts.append(resumed.token_ids)
@@ -173,7 +172,6 @@ def test_min_tokens_hold_stop_ids_back_across_a_resume(make_pair: MakePair) -> N
     assert set(journey.token_ids[:12]) <= {4, 8}
     assert journey.finish == "stop"
     resumed = Journey(journey.work, journey.tokens[:5])
-    pair.journeys[resumed.work.work_id] = resumed
     pair.resume(resumed)
     pair.run()
     assert resumed.token_ids == journey.token_ids

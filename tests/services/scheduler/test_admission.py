@@ -10,7 +10,7 @@ from services.scheduler.placement import DecodeState, PrefillState
 from services.scheduler.settings import AdmissionPolicy
 
 POLICY = AdmissionPolicy(max_live=100, max_waiting=10, max_wait_s=5.0, dispatch_ahead_s=0.5)
-NOTHING = Backlog(0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0)
+NOTHING = Backlog(0, 0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
 
 
 def backlog(**changes):
@@ -30,6 +30,7 @@ def test_the_gate_opens_while_prefill_runs_low_and_decode_has_seats():
     assert not may_dispatch(prefill(501), decode(), NOTHING, POLICY)
     assert not may_dispatch(prefill(), decode(8), NOTHING, POLICY)
     assert not may_dispatch(prefill(), decode(6), backlog(unplaced=2), POLICY)
+    assert not may_dispatch(prefill(), decode(6), backlog(unplaced=1, on_the_way=1), POLICY)
     assert not may_dispatch(prefill(300), decode(), backlog(unplaced_tokens=300), POLICY)
     assert not may_dispatch([], decode(), NOTHING, POLICY)
     assert not may_dispatch(prefill(), [], NOTHING, POLICY)
