@@ -51,5 +51,31 @@ def gate(
     return ids, weights * routed_scaling_factor
 
 
+def project_gate(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    *,
+    scoring: Scoring,
+    n_group: int,
+    topk_group: int,
+    top_k: int,
+    norm_topk_prob: bool,
+    routed_scaling_factor: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`gate` behind its projection `x` [tokens, H] by `w` [experts, H] in fp32: ids int32, weights, counts int32."""
+    ids, weights = gate(
+        x.float() @ w.float().T,
+        bias,
+        scoring=scoring,
+        n_group=n_group,
+        topk_group=topk_group,
+        top_k=top_k,
+        norm_topk_prob=norm_topk_prob,
+        routed_scaling_factor=routed_scaling_factor,
+    )
+    return ids.to(torch.int32), weights, torch.bincount(ids.flatten(), minlength=w.shape[0]).to(torch.int32)
+
+
 def _best(values: Tensor, k: int) -> Tensor:
     return values.sort(dim=-1, descending=True, stable=True).indices[:, :k]

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 
-def permute(x: Tensor, ids: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
+def permute(x: Tensor, ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     """Copy each row of `x` [tokens, H] to every expert that `ids` [tokens, k] names.
 
     Returns:
-        x [tokens * k, H] sorted by expert (rows past the sum of counts are zero), counts int32 [experts],
-        rows int32 [tokens, k].
+        x [sorted_rows(tokens * k, num_experts, align), H] sorted by expert, each expert's rows beginning at a multiple
+        of `align` (rows of no expert are zero); counts int32 [experts]; rows int32 [tokens, k].
     """
     flat = ids.flatten().long()
     valid = (flat >= 0) & (flat < num_experts)
@@ -21,24 +21,33 @@ def permute(x: Tensor, ids: Tensor, num_experts: int) -> tuple[Tensor, Tensor, T
     order = pairs[flat[pairs].argsort(stable=True)]
     counts = torch.bincount(flat[pairs], minlength=num_experts).to(torch.int32)
     rows = torch.full_like(flat, -1, dtype=torch.int32)
-    rows[order] = torch.arange(order.numel(), dtype=torch.int32, device=ids.device)
-    out = x.new_zeros((flat.numel(), x.shape[1]))
-    out[: order.numel()] = x[order // ids.shape[1]]
+    padded = (counts + align - 1) // align * align
+    gaps = (padded - counts).cumsum(0) - (padded - counts)  # rows left free before each expert
+    place = torch.arange(order.numel(), device=ids.device) + gaps[flat[order]]
+    rows[order] = place.to(torch.int32)
+    out = x.new_zeros((sorted_rows(flat.numel(), num_experts, align), x.shape[1]))
+    out[place] = x[order // ids.shape[1]]
     return out, counts, rows.view(ids.shape)
 
 
-def unpermute(y: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+def sorted_rows(pairs: int, num_experts: int, align: int) -> int:
+    """Rows that hold any routing of `pairs` (token, slot) pairs with aligned starts."""
+    return pairs if align == 1 else -(-(pairs + min(num_experts, pairs) * (align - 1)) // align) * align
+
+
+def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = None) -> Tensor:
     """Sum each token's expert outputs by weight, slot after slot in fp32: [tokens, H] in y's type.
 
     Args:
         y: [M, H] as sorted by `permute`; rows: [tokens, k]; weights: fp32 [tokens, k].
+        extra: [tokens, H] added last (a shared expert's output).
     """
     wide = torch.float64 if y.dtype == torch.float64 else torch.float32
     total = torch.zeros((rows.shape[0], y.shape[1]), dtype=wide, device=y.device)
-    if y.shape[0] == 0:
-        return total.to(y.dtype)
-    for slot in range(rows.shape[1]):
+    for slot in range(rows.shape[1] if y.shape[0] else 0):
         row = rows[:, slot].long()
         part = y[row.clamp_min(0)].to(wide) * weights[:, slot, None].to(wide)
         total += torch.where((row >= 0)[:, None], part, 0.0)
+    if extra is not None:
+        total += extra.to(wide)
     return total.to(y.dtype)

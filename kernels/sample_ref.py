@@ -1,7 +1,8 @@
 """Sampling by the Gumbel maximum, reference: the token at a position is a function of (logits, seed, position) alone.
 
 `argmax over kept tokens of logit / temperature + gumbel(seed, position, id)` draws from the softmax over the kept
-tokens. Kept are, in this order: the `top_k` highest logits; of those, the likeliest until their probability reaches `top_p`;
+tokens. Kept are, in this order: the `top_k` highest logits; of those, the likeliest until their probability
+reaches `top_p`;
 and those at least `min_p` times as likely as the best. Equal logits are kept or dropped together. Every row is treated
 alone, so a request's draw is the same in any batch.
 """

@@ -1,5 +1,7 @@
 """How one sequence's tokens are drawn: its parameters, and what penalties need to know of its past."""
 
+from collections.abc import Iterable
+
 import torch
 
 from common.request import Work
@@ -72,5 +74,5 @@ class DrawRule:
             ids = self._ids(token_ids)
             counts.index_add_(0, ids, torch.ones(len(token_ids), device=self._device))
 
-    def _ids(self, token_ids: "tuple[int, ...] | frozenset[int] | object") -> torch.Tensor:
-        return torch.tensor(list(token_ids), dtype=torch.int64, device=self._device)  # type: ignore[call-overload]
+    def _ids(self, token_ids: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(token_ids), dtype=torch.int64, device=self._device)

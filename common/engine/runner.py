@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from common.engine.latent_pool import LatentPool
 from common.engine.draw_rule import DrawRule
+from common.engine.latent_pool import LatentPool
 from common.engine.sampler import DrawRow, Sampler
 from common.engine.speculation import accepted_drafts
 from common.engine.step_plan import SequenceStep, Span, StepPlan, forward_batch
@@ -67,6 +67,11 @@ class Runner:
         self._sampler = sampler
 
     @property
+    def alone(self) -> bool:
+        """No other rank takes part in this one's steps as far as tensor parallelism goes."""
+        return self._group.ranks == 1
+
+    @property
     def device(self) -> torch.device:
         return self.pool.tensor.device
 
@@ -82,22 +87,21 @@ class Runner:
             rules: by sequence of the plan.
             on_drawn: called once the tokens are known, before drafts are computed.
         """
-        if self._group.ranks > 1:
-            self._group.broadcast_object(plan)
+        yield from self._group.broadcast_object(plan)
         return (yield from self._run(plan, rules, on_drawn))
 
-    def idle(self) -> None:
-        """Tell waiting ranks that the instance is alive and has nothing to do."""
-        if self._group.ranks > 1:
-            self._group.broadcast_object(None)
+    def pause(self) -> Waits[None]:
+        """In place of a step while there is none: keeps the other ranks of the instance waiting for the next."""
+        yield from self._group.broadcast_object(None)
 
-    def release_followers(self) -> None:
-        if self._group.ranks > 1:
-            self._group.broadcast_object(False)
+    def release_followers(self) -> Waits[None]:
+        """No step will follow."""
+        yield from self._group.broadcast_object(False)
 
     def follow(self) -> Waits[bool]:
-        """One step of a rank that does not lead; False when the leader has ended."""
-        plan = self._group.broadcast_object(None)
+        """A step of a rank that does not lead; False when the leader has ended."""
+        yield  # as the leader's engine, which first waits for the other instances' decisions
+        plan = yield from self._group.broadcast_object(None)
         if plan is False:
             return False
         if isinstance(plan, StepPlan):
@@ -110,21 +114,30 @@ class Runner:
         self, plan: StepPlan, rules: list[DrawRule], on_drawn: Callable[[tuple[SequenceDraws, ...]], None]
     ) -> Waits[StepResult]:
         sequences = plan.sequences
+        yield from self._take_over(plan.landed_blocks)
         batch = self._batch([Span(s.token_ids, s.start, s.blocks) for s in sequences])
         hidden = yield from self.model.hidden_states(
             batch, self.pool.tensor, form=plan.form, schedule=plan.schedule, announce=plan.announce
         )
         announced = self.model.announced
-        draws = self._draw(sequences, rules, hidden)
+        draws = yield from self._draw(sequences, rules, hidden)
         on_drawn(draws)
         drafts: tuple[tuple[int, ...], ...] = tuple(() for _ in sequences)
         if plan.draft_passes:
             drafts = yield from self._draft(plan, rules, hidden, draws)
         return StepResult(draws, drafts, announced)
 
+    def _take_over(self, blocks: tuple[int, ...]) -> Waits[None]:
+        if self._group.ranks == 1:
+            return
+        index = self._index(list(blocks))
+        latent = yield from self._group.broadcast(self.pool.tensor[index])
+        if self._group.rank:
+            self.pool.tensor[index] = latent
+
     def _draw(
         self, sequences: tuple[SequenceStep, ...], rules: list[DrawRule], hidden: torch.Tensor
-    ) -> tuple[SequenceDraws, ...]:
+    ) -> Waits[tuple[SequenceDraws, ...]]:
         wanted: list[int] = []
         rows: list[DrawRow] = []
         end = 0
@@ -135,10 +148,9 @@ class Runner:
                 first = sequence.start + len(sequence.token_ids) - sequence.drafts
                 ahead = sequence.token_ids[len(sequence.token_ids) - sequence.drafts :]
                 rows.extend(DrawRow(rules[i], first + j, ahead[:j]) for j in range(sequence.draws))
-        if not wanted:
-            return tuple(SequenceDraws() for _ in sequences)
-        logits = self.model.logits(hidden[self._index(wanted)])
-        token_ids, possible, logprobs = self._drawn(logits, rows, logprobs=True)
+        token_ids, possible, logprobs = yield from self._drawn(
+            self.model.logits, hidden[self._index(wanted)], rows, logprobs=True
+        )
         out: list[SequenceDraws] = []
         at = 0
         for sequence in sequences:
@@ -150,9 +162,7 @@ class Runner:
             ahead = sequence.token_ids[len(sequence.token_ids) - sequence.drafts :]
             accepted = accepted_drafts(ahead, token_ids[part])
             gained = slice(part.start, part.start + accepted + 1)
-            out.append(
-                SequenceDraws(tuple(token_ids[gained]), logprobs[gained], accepted, all(possible[gained]))
-            )
+            out.append(SequenceDraws(tuple(token_ids[gained]), logprobs[gained], accepted, all(possible[gained])))
         return tuple(out)
 
     def _draft(
@@ -186,31 +196,37 @@ class Runner:
             ]
             proposals = [p for p in proposals if p.position < plan.sequences[p.member].propose_before]
             previous = out[self._index([p.row for p in proposals])]
-            if proposals:
-                draw_rows = [
-                    DrawRow(rules[p.member], p.position, (*draws[p.member].token_ids, *drafts[p.member]))
-                    for p in (proposals if rules else [])
-                ]
-                token_ids, _, _ = self._drawn(self.model.mtp_logits(previous), draw_rows, logprobs=False)
-                for proposal, token_id in zip(proposals, token_ids, strict=True):
-                    drafts[proposal.member] = (*drafts[proposal.member], token_id)
+            draw_rows = [
+                DrawRow(rules[p.member], p.position, (*draws[p.member].token_ids, *drafts[p.member]))
+                for p in (proposals if rules else [])
+            ]
+            token_ids, _, _ = yield from self._drawn(self.model.mtp_logits, previous, draw_rows, logprobs=False)
+            for proposal, token_id in zip(proposals, token_ids, strict=True):
+                drafts[proposal.member] = (*drafts[proposal.member], token_id)
             members = [p.member for p in proposals]
             spans = [Span((drafts[p.member][-1],), p.position - 1, plan.sequences[p.member].blocks) for p in proposals]
             ends = list(range(len(spans)))
         return tuple(drafts)
 
     def _drawn(
-        self, logits: torch.Tensor, rows: list[DrawRow], *, logprobs: bool
-    ) -> tuple[list[int], tuple[bool, ...], tuple[PositionLogprobs | None, ...]]:
-        count = int(logits.shape[0])
-        if self._group.rank == 0:
-            drawn = self._sampler.draw(logits, rows, logprobs=logprobs)
+        self,
+        head: Callable[[torch.Tensor], torch.Tensor],
+        hidden: torch.Tensor,
+        rows: list[DrawRow],
+        *,
+        logprobs: bool,
+    ) -> Waits[tuple[list[int], tuple[bool, ...], tuple[PositionLogprobs | None, ...]]]:
+        """Draw from ``head(hidden)``, ``[rows, hidden]``, on the leader; all ranks learn the ids. Waits even without
+        rows, for the number of a step's waits must not depend on its sequences.
+        """
+        count = int(hidden.shape[0])
+        token_ids = torch.zeros(count, dtype=torch.int64, device=self.device)
+        possible = (True,) * count
+        values: tuple[PositionLogprobs | None, ...] = (None,) * count
+        if self._group.rank == 0 and count:
+            drawn = self._sampler.draw(head(hidden), rows, logprobs=logprobs)
             token_ids, possible, values = drawn.token_ids, drawn.possible, drawn.logprobs
-        else:
-            token_ids = torch.zeros(count, dtype=torch.int64, device=self.device)
-            possible, values = (True,) * count, (None,) * count
-        if self._group.ranks > 1:
-            token_ids = self._group.broadcast(token_ids)
+        token_ids = yield from self._group.broadcast(token_ids)
         return token_ids.tolist(), possible, values
 
     def _batch(self, spans: list[Span]) -> ForwardBatch:

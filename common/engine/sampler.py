@@ -42,7 +42,7 @@ class Sampler:
         self._undrawable = undrawable
 
     def draw(self, logits: torch.Tensor, rows: list[DrawRow], *, logprobs: bool = True) -> Drawn:
-        """Draw one token per row of ``[rows, vocab]`` fp32. Each is a function of its logits, rule and position alone."""
+        """Draw one token per row of ``[rows, vocab]`` fp32, each by its logits, rule and position alone."""
         if not rows:
             return Drawn(torch.zeros(0, dtype=torch.int64, device=logits.device), (), ())
         altered = logits
@@ -77,7 +77,9 @@ def _parameters(rows: list[DrawRow], device: torch.device) -> tuple[torch.Tensor
     return floats[:, 0], whole[:, 0], floats[:, 1], floats[:, 2], whole[:, 1], whole[:, 2]
 
 
-def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, rows: list[DrawRow]) -> tuple[PositionLogprobs | None, ...]:
+def _logprobs(
+    logits: torch.Tensor, token_ids: torch.Tensor, rows: list[DrawRow]
+) -> tuple[PositionLogprobs | None, ...]:
     """Of the model's own distribution, before temperature and whatever else changes it."""
     asked = [i for i, row in enumerate(rows) if row.rule.top_logprobs is not None]
     out: list[PositionLogprobs | None] = [None] * len(rows)

@@ -5,20 +5,16 @@ from enum import Enum, auto
 
 import torch
 
+from common.parallel.schedule import Schedule
+
+__all__ = ["AttentionForm", "ForwardBatch", "Schedule"]
+
 
 class AttentionForm(Enum):
     """Latent attention has two equal forms over the same weights and the same cache."""
 
     MULTI_HEAD = auto()  # latent is projected up to keys and values: fewest FLOPs for many queries (prefill)
     ABSORBED = auto()  # the up-projections are folded into query and output: reads latent only (decode)
-
-
-class Schedule(Enum):
-    """How the five stages of a layer interleave with communication. All give the same result."""
-
-    NONE = auto()
-    DISPATCH_OVERLAP = auto()  # the shared expert runs between dispatch send and dispatch receive
-    DUAL_MICROBATCH = auto()  # two halves, offset by three stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,10 @@ class AllToAll(Protocol):
 
 
 class TensorGroup(Protocol):
-    """The tensor-parallel ranks of one instance. Each call is one wait, or none with one rank; sums are in rank order."""
+    """The tensor-parallel ranks of one instance. Each call waits once, with one rank never.
+
+    Sums are in rank order.
+    """
 
     @property
     def rank(self) -> int: ...

@@ -12,6 +12,12 @@ T = TypeVar("T")
 Waits = Generator[None, None, T]
 
 
+def ready(value: T) -> Waits[T]:
+    """Work that is done already: it waits for nothing."""
+    yield from ()
+    return value
+
+
 def run(work: Waits[T]) -> T:
     """Drive one rank to its end; receives block."""
     while True:

@@ -1,7 +1,7 @@
 """What waits to be sent to one scheduler: a bounded queue of step batches, one message a step."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from common.errors import Overloaded
 from common.rpc.worker_data import StepBatch, WorkEvent
@@ -10,9 +10,10 @@ _RETRY_AFTER_S = 1.0
 
 
 class Outbox:
-    """Belongs to one open Steps stream. A scheduler that reads too slowly loses the stream, never holds blocks for ever.
+    """Belongs to one open Steps stream. A scheduler that reads too slowly loses its stream and never holds blocks.
 
     Args:
+        scheduler: whose stream it is.
         incarnation: the instance's, on every batch.
         limit_batches: how many may wait.
     """
@@ -22,16 +23,12 @@ class Outbox:
         self._incarnation = incarnation
         self._limit_batches = limit_batches
         self._batches: asyncio.Queue[StepBatch | None] = asyncio.Queue()
-        self._closed = False
         self._overflowed = False
+        self._closed = False
         self._batches.put_nowait(StepBatch(incarnation, 0))
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def put(self, step: int, events: list[WorkEvent]) -> None:
-        """Queue one step's events; closes the box when its reader is too far behind."""
+    def put(self, step: int, events: Sequence[WorkEvent]) -> None:
+        """Queue one step's events."""
         if self._closed:
             return
         if self._batches.qsize() >= self._limit_batches:
@@ -47,7 +44,7 @@ class Outbox:
             self._batches.put_nowait(None)
 
     async def batches(self) -> AsyncIterator[StepBatch]:
-        """The stream's content.
+        """The stream's content; the first batch is empty and tells the incarnation.
 
         Raises:
             Overloaded: the reader fell behind the limit; what it missed is lost.

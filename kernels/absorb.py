@@ -1,0 +1,152 @@
+"""The per-head products around absorbed attention: query absorb with rotation, value projection with quantisation.
+
+Weights stay FP8 in memory and become bf16 in registers, where they are the left operand of wgmma; activations stay bf16,
+so nothing is quantised on the way in. The value projection writes FP8 and scales for the output projection: a head's
+128 values are one scale group. Batch-invariant.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels import check
+from kernels.quant_fp8 import quantize_groups
+from kernels.tiles import pow2_at_least, scale_buffer
+
+
+@triton.jit(do_not_specialize=["T"])
+def _absorb(
+    q_desc, q_ptr, k_desc, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, HALF, stride_q, stride_out,
+    H: tl.constexpr, NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    head, m0 = tl.program_id(0), tl.program_id(1) * ROWS
+    token = m0 + tl.arange(0, ROWS)
+    live = token < T
+    q = q_desc.load([m0, head * (NOPE + PE)])
+    to = out_ptr + token.to(tl.int64)[:, None] * stride_out + head * (R + PE)
+    column = tl.arange(0, COLUMNS)
+    for r0 in tl.range(0, R, COLUMNS, num_stages=2):
+        w = k_desc.load([head * R + r0, 0])
+        scale = tl.load(ks_ptr + head * tl.cdiv(R, 128) + r0 // 128)
+        part = tl.dot(w.to(q.dtype), q.T) * scale
+        keep = live[:, None] & (r0 + column < R)[None, :]
+        tl.store(to + r0 + column[None, :], tl.trans(part).to(out_ptr.dtype.element_ty), mask=keep)
+    half = tl.arange(0, PE // 2)
+    angle = tl.load(positions_ptr + token, mask=live, other=0)[:, None] * HALF + half[None, :]
+    cos = tl.load(cos_ptr + angle)
+    sin = tl.load(sin_ptr + angle)
+    pe = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * (NOPE + PE) + NOPE + 2 * half[None, :]
+    even = tl.load(pe, mask=live[:, None], other=0.0).to(tl.float32)
+    odd = tl.load(pe + 1, mask=live[:, None], other=0.0).to(tl.float32)
+    rotated = tl.interleave(even * cos - odd * sin, even * sin + odd * cos)
+    tl.store(to + R + tl.arange(0, PE)[None, :], rotated.to(out_ptr.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["T"])
+def _project_value(
+    x_desc, v_desc, vs_ptr, q_ptr, scale_ptr, T, R, stride_q, stride_scale,
+    V: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    head, m0 = tl.program_id(0), tl.program_id(1) * ROWS
+    r_blocks = tl.cdiv(R, 128)
+    acc = tl.zeros((V, ROWS), tl.float32)
+    for rb in tl.range(0, r_blocks, num_stages=STAGES):
+        x = x_desc.load([m0, head * R + rb * 128])
+        w = v_desc.load([head * V, rb * 128])
+        acc += tl.dot(w.to(x.dtype), x.T) * tl.load(vs_ptr + head * r_blocks + rb)
+    token = m0 + tl.arange(0, ROWS)
+    live = token < T
+    q, scale = quantize_groups(tl.trans(acc))
+    to = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * V + tl.arange(0, V)[None, :]
+    tl.store(to, q.to(q_ptr.dtype.element_ty), mask=live[:, None])
+    tl.store(scale_ptr + head.to(tl.int64) * stride_scale + token, scale, mask=live)
+
+
+def absorb_query(
+    q: Tensor, k_b: Tensor, k_scale: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, rows: int | None = None
+) -> Tensor:
+    """Carry queries into the latent space and rotate their positional part.
+
+    Args:
+        q: bf16 [tokens, heads, nope + P]; k_b: e4m3 [heads, R, nope], nope and P powers of two, R a multiple of 128;
+            k_scale: fp32 [heads, R/128].
+        cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
+        rows: tokens a program takes; by default by a table.
+
+    Returns:
+        [tokens, heads, R + P] in q's type.
+
+    Raises:
+        KernelArgumentError: wrong shape, type, stride or device.
+    """
+    check.shape("k_b", k_b, (None, None, None))
+    heads, rank, nope = k_b.shape
+    pe = 2 * cos.shape[-1]
+    check.shape("q", q, (None, heads, nope + pe))
+    check.dtype("q", q, torch.bfloat16, torch.float32)
+    check.contiguous("q", q)
+    check.dtype("k_b", k_b, check.FP8)
+    check.contiguous("k_b", k_b)
+    check.multiple("k_b.shape[1]", rank, 128)
+    check.multiple("k_b.shape[2]", nope, pow2_at_least(nope))
+    check.shape("k_scale", k_scale, (heads, rank // 128))
+    check.contiguous("k_scale", k_scale)
+    check.shape("sin", sin, tuple(cos.shape))
+    check.dtype("cos", cos, torch.float32)
+    check.shape("positions", positions, (q.shape[0],))
+    check.dtype("positions", positions, torch.int64)
+    for name, tensor in (("k_b", k_b), ("k_scale", k_scale), ("cos", cos), ("sin", sin), ("positions", positions)):
+        check.same_device(name, tensor, q)
+    tokens = q.shape[0]
+    out = q.new_empty((tokens, heads, rank + pe))
+    if tokens:
+        rows = rows or min(64, pow2_at_least(tokens, 16))
+        _absorb[(heads, triton.cdiv(tokens, rows))](
+            TensorDescriptor(q.view(tokens, -1), [tokens, heads * (nope + pe)], [q.stride(0), 1], [rows, nope]),
+            q,
+            TensorDescriptor(k_b.view(-1, nope), [heads * rank, nope], [nope, 1], [128, nope]),
+            k_scale, cos, sin, positions, out, tokens, rank, pe // 2, q.stride(0), out.stride(0),
+            H=heads, NOPE=nope, PE=pe, ROWS=rows, COLUMNS=128, num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def project_value(attended: Tensor, v_b: Tensor, v_scale: Tensor, *, rows: int | None = None) -> tuple[Tensor, Tensor]:
+    """Bring attended latent back to values and quantise them for the output projection.
+
+    Args:
+        attended: bf16 [tokens, heads, R]; v_b: e4m3 [heads, 128, R], R a multiple of 128; v_scale: fp32 [heads, R/128].
+        rows: tokens a program takes; by default by a table.
+
+    Returns:
+        e4m3 [tokens, heads * 128], fp32 scale [tokens, heads] in `tiles.scale_buffer`'s layout.
+
+    Raises:
+        KernelArgumentError: wrong shape, type, stride or device.
+    """
+    check.shape("v_b", v_b, (None, 128, None))
+    heads, values, rank = v_b.shape
+    check.shape("attended", attended, (None, heads, rank))
+    check.dtype("attended", attended, torch.bfloat16, torch.float32)
+    check.contiguous("attended", attended)
+    check.dtype("v_b", v_b, check.FP8)
+    check.contiguous("v_b", v_b)
+    check.multiple("v_b.shape[2]", rank, 128)
+    check.shape("v_scale", v_scale, (heads, rank // 128))
+    check.contiguous("v_scale", v_scale)
+    for name, tensor in (("v_b", v_b), ("v_scale", v_scale)):
+        check.same_device(name, tensor, attended)
+    tokens = attended.shape[0]
+    q = attended.new_empty((tokens, heads * values), dtype=check.FP8)
+    scale = scale_buffer(tokens, heads, attended.device)
+    if tokens:
+        rows = rows or min(64, pow2_at_least(tokens, 16))
+        _project_value[(heads, triton.cdiv(tokens, rows))](
+            TensorDescriptor(attended.view(tokens, -1), [tokens, heads * rank], [heads * rank, 1], [rows, 128]),
+            TensorDescriptor(v_b.view(-1, rank), [heads * values, rank], [rank, 1], [values, 128]),
+            v_scale, q, scale, tokens, rank, q.stride(0), scale.stride(1),
+            V=values, ROWS=rows, STAGES=4, num_warps=4,
+        )  # fmt: skip
+    return q, scale

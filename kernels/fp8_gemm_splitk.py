@@ -1,0 +1,192 @@
+"""FP8 matrix product for few rows, K split over programs: `out = (x * x_scale) @ (w * w_scale)^T`.
+
+With few rows the product is as fast as its weights arrive, so the weight tile is the left operand of wgmma (64 features
+and more) and the tokens are the right one (16 and more): no padding of rows to 64. K is split so that every
+multiprocessor streams; partial sums are fp32 and are added in a fixed order by the last program to arrive, or left to
+the next kernel. The order of additions depends on (N, K) alone, so a row's result does not depend on its batch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels import check
+from kernels.tiles import BLOCK_K, Tile, pow2_at_least
+
+
+@triton.jit
+def store_split(
+    acc, out_ptr, part_ptr, arrived_ptr, M, N, m0, n0, split,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, REDUCE: tl.constexpr,
+):  # fmt: skip
+    """Store one program's sums [ROWS, COLUMNS]; the last of a tile's splits to arrive adds them in order of K."""
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    keep = (m0 + rows < M)[:, None] & (n0 + columns < N)[None, :]
+    offset = rows[:, None] * N + columns[None, :]
+    start = m0.to(tl.int64) * N + n0
+    if SPLITS == 1:
+        tl.store(out_ptr + start + offset, acc.to(out_ptr.dtype.element_ty), mask=keep)
+    else:
+        size = M.to(tl.int64) * N
+        tl.store(part_ptr + start + split * size + offset, acc, mask=keep)
+        if REDUCE:
+            tl.debug_barrier()
+            slot = arrived_ptr + (m0 // ROWS) * tl.cdiv(N, COLUMNS) + n0 // COLUMNS
+            if tl.atomic_add(slot, 1, sem="acq_rel") == SPLITS - 1:
+                tl.debug_barrier()
+                total = tl.zeros((ROWS, COLUMNS), tl.float32)
+                for s in range(SPLITS):
+                    part = part_ptr + start + s * size
+                    total += tl.load(part + offset, mask=keep, other=0.0, cache_modifier=".cg")
+                tl.store(out_ptr + start + offset, total.to(out_ptr.dtype.element_ty), mask=keep)
+                tl.store(slot, 0)
+
+
+@triton.jit(do_not_specialize=["M"])
+def _splitk(
+    x_desc,
+    xs_desc,
+    w_desc,
+    ws_ptr,
+    out_ptr,
+    part_ptr,
+    arrived_ptr,
+    M,
+    N,
+    k_blocks,
+    stride_wsn,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    REDUCE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    tile_n, split, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n0, m0 = tile_n * COLUMNS, tile_m * ROWS
+    first = split * k_blocks // SPLITS
+    last = (split + 1) * k_blocks // SPLITS
+    ws_row = ws_ptr + (n0 // 128) * stride_wsn
+    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+    for kb in tl.range(first, last, num_stages=STAGES):
+        scale = tl.reshape(xs_desc.load([kb, m0]), (ROWS,)) * tl.load(ws_row + kb)
+        w = w_desc.load([n0, kb * 128])
+        x = x_desc.load([m0, kb * 128])
+        acc += tl.dot(w, x.T) * scale[None, :]
+    store_split(
+        tl.trans(acc), out_ptr, part_ptr, arrived_ptr, M, N, m0, n0, split, ROWS, COLUMNS, SPLITS, REDUCE
+    )  # fmt: skip
+
+
+def pick_tile(rows: int, columns: int, inner: int) -> Tile:
+    """The measured tile for [rows, inner] x [columns, inner]^T; splits depend on the weight's shape alone."""
+    splits, width, stages = WEIGHT_TILES.get((columns, inner), _by_rule(columns, inner))
+    return Tile(min(64, pow2_at_least(rows, 16)), width, splits, stages)
+
+
+def _by_rule(columns: int, inner: int) -> tuple[int, int, int]:
+    tiles = -(-columns // 128)
+    k_blocks = -(-inner // BLOCK_K)
+    return max(1, min(264 // tiles, k_blocks // 4)), 128, 4
+
+
+# (N, K): (splits, columns, stages)
+WEIGHT_TILES: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+
+def fp8_gemm_splitk(
+    x: Tensor,
+    x_scale: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    reduce: bool = True,
+    tile: Tile | None = None,
+) -> Tensor:
+    """Multiply quantised activations by a block-scaled weight.
+
+    Args:
+        x: e4m3 [M, K]; x_scale: fp32 [M, ceil(K/128)], laid out by `tiles.scale_buffer`.
+        w: e4m3 [N, K]; w_scale: fp32 [ceil(N/128), ceil(K/128)].
+        reduce: False returns the partial sums, fp32 [splits, M, N], for a kernel that adds them as it reads.
+        tile: overrides the table.
+
+    Returns:
+        `out_dtype` [M, N], or the partial sums.
+
+    Raises:
+        KernelArgumentError: wrong shape, type, stride or device.
+    """
+    check_operands(x, x_scale, w, w_scale)
+    (rows, inner), columns = x.shape, w.shape[0]
+    tile = tile or pick_tile(rows, columns, inner)
+    splits = tile.splits
+    direct = splits == 1 and reduce
+    out = x.new_empty((rows, columns), dtype=out_dtype if reduce else torch.float32)
+    parts = out[None] if splits == 1 else x.new_empty((splits, rows, columns), dtype=torch.float32)
+    if rows == 0:
+        return out if reduce else parts
+    grid = (triton.cdiv(columns, tile.columns), splits, triton.cdiv(rows, tile.rows))
+    arrived = out if direct or not reduce else arrival_counters(grid[0] * grid[2], x.device)
+    _splitk[grid](
+        TensorDescriptor(x, [rows, inner], [inner, 1], [tile.rows, BLOCK_K]),
+        scale_descriptor(x_scale, tile.rows),
+        TensorDescriptor(w, [columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
+        w_scale,
+        out,
+        parts,
+        arrived,
+        rows,
+        columns,
+        triton.cdiv(inner, BLOCK_K),
+        w_scale.stride(0),
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        SPLITS=splits,
+        REDUCE=reduce,
+        STAGES=tile.stages,
+        num_warps=tile.warps,
+    )
+    return out if reduce else parts
+
+
+def check_operands(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) -> None:
+    """What every FP8 product asks of its operands."""
+    check.shape("x", x, (None, None))
+    rows, inner = x.shape
+    check.shape("w", w, (None, inner))
+    blocks = -(-inner // BLOCK_K)
+    check.shape("x_scale", x_scale, (rows, blocks))
+    check.shape("w_scale", w_scale, (-(-w.shape[0] // 128), blocks))
+    for name, tensor in (("x", x), ("w", w)):
+        check.dtype(name, tensor, check.FP8)
+        check.contiguous(name, tensor)
+    for name, tensor in (("x_scale", x_scale), ("w_scale", w_scale)):
+        check.dtype(name, tensor, torch.float32)
+    check.column_major("x_scale", x_scale)
+    for name, tensor in (("x_scale", x_scale), ("w", w), ("w_scale", w_scale)):
+        check.same_device(name, tensor, x)
+    check.dense_rows("w_scale", w_scale)
+    check.multiple("x.shape[1]", inner, 16)
+
+
+def scale_descriptor(x_scale: Tensor, rows: int) -> TensorDescriptor:
+    """TMA view [k blocks, tokens] of column-major activation scales, one k block of `rows` tokens a load."""
+    tokens, blocks = x_scale.shape
+    return TensorDescriptor(x_scale.T, [blocks, tokens], [x_scale.stride(1), 1], [1, rows])
+
+
+_counters: dict[torch.device, Tensor] = {}
+
+
+def arrival_counters(slots: int, device: torch.device) -> Tensor:
+    """Zeroed int32 counters, one set a device; each kernel that uses them leaves them zero, and kernels on one stream
+    follow each other."""
+    known = _counters.get(device)
+    if known is None or known.numel() < slots:
+        known = torch.zeros(max(slots, 4096), dtype=torch.int32, device=device)
+        _counters[device] = known
+    return known

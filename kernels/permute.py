@@ -1,0 +1,189 @@
+"""Sorting (token, slot) pairs by expert on the device, moving rows there, and the weighted way back.
+
+`sort_pairs` is one launch: every program takes one expert, counts how many pairs go to lower ones and numbers its own
+pairs in order, so there is nothing to wait for and no atomic: the order depends on the ids alone. Experts' rows begin
+at multiples of `align`. `permute` copies rows there, `unpermute` gathers them back and adds slot after slot in fp32.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels import check
+from kernels.permute_ref import sorted_rows
+from kernels.tiles import pow2_at_least
+
+PAIRS = 2048  # pairs a program looks at per step
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _sort_pairs(
+    ids_ptr, rows_ptr, sources_ptr, counts_ptr, pairs, top_k,
+    E: tl.constexpr, ALIGN: tl.constexpr, E_BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    expert = tl.program_id(0)
+    lane = tl.arange(0, PAIRS)
+    if ALIGN == 1:
+        below = 0
+        for start in range(0, pairs, PAIRS):
+            ids = tl.load(ids_ptr + start + lane, mask=start + lane < pairs, other=-1)
+            below += tl.sum(((ids >= 0) & (ids < expert)).to(tl.int32), axis=0)
+    else:
+        # Aligned starts need the count of every lower expert; ids of other ranks fall in the last bin.
+        counts = tl.zeros((E_BLOCK,), tl.int32)
+        for start in range(0, pairs, PAIRS):
+            ids = tl.load(ids_ptr + start + lane, mask=start + lane < pairs, other=-1)
+            counts += tl.histogram(tl.where((ids >= 0) & (ids < E), ids, E_BLOCK - 1).to(tl.int32), E_BLOCK)
+        padded = (counts + ALIGN - 1) // ALIGN * ALIGN
+        below = tl.sum(tl.where(tl.arange(0, E_BLOCK) < expert, padded, 0), axis=0)
+    found = 0
+    for start in range(0, pairs, PAIRS):
+        pair = start + lane
+        ids = tl.load(ids_ptr + pair, mask=pair < pairs, other=-1)
+        mine = ids == expert
+        row = below + found + tl.cumsum(mine.to(tl.int32), axis=0) - 1
+        tl.store(rows_ptr + pair, row, mask=mine)
+        tl.store(sources_ptr + row, (pair // top_k).to(tl.int32), mask=mine)
+        found += tl.sum(mine.to(tl.int32), axis=0)
+        if expert == 0:
+            tl.store(rows_ptr + pair, -1, mask=(pair < pairs) & ((ids < 0) | (ids >= E)))
+    tl.store(counts_ptr + expert, found)
+
+
+@triton.jit
+def _permute(x_ptr, rows_ptr, out_ptr, H, stride_x, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    for start in range(0, H, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        value = tl.load(x_ptr + token * stride_x + at, mask=at < H)
+        for j in tl.static_range(TOP_K):
+            row = tl.load(rows_ptr + token * TOP_K + j).to(tl.int64)
+            tl.store(out_ptr + row * H + at, value, mask=at < tl.where(row >= 0, H, 0))
+
+
+@triton.jit
+def _permute_scales(
+    scale_ptr, rows_ptr, out_ptr, blocks, stride_token, stride_block, stride_out,
+    TOP_K: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    block = tl.arange(0, BLOCKS)
+    value = tl.load(scale_ptr + token * stride_token + block * stride_block, mask=block < blocks)
+    for j in tl.static_range(TOP_K):
+        row = tl.load(rows_ptr + token * TOP_K + j).to(tl.int64)
+        tl.store(out_ptr + row + block * stride_out, value, mask=block < tl.where(row >= 0, blocks, 0))
+
+
+@triton.jit
+def _unpermute(
+    y_ptr, rows_ptr, weights_ptr, extra_ptr, out_ptr, H, stride_y, stride_extra,
+    TOP_K: tl.constexpr, EXTRA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for j in tl.static_range(TOP_K):
+        row = tl.load(rows_ptr + token * TOP_K + j).to(tl.int64)
+        weight = tl.load(weights_ptr + token * TOP_K + j)
+        y = tl.load(y_ptr + row * stride_y + at, mask=at < tl.where(row >= 0, H, 0), other=0.0)
+        total += tl.where(row >= 0, y.to(tl.float32) * weight, 0.0)
+    if EXTRA:
+        total += tl.load(extra_ptr + token * stride_extra + at, mask=at < H, other=0.0).to(tl.float32)
+    tl.store(out_ptr + token * H + at, total.to(out_ptr.dtype.element_ty), mask=at < H)
+
+
+def sort_pairs(ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Give every (token, slot) pair of `ids` int [tokens, k] its row among the pairs sorted by expert.
+
+    Returns:
+        rows int32 [tokens, k] (-1 for an id outside `0..num_experts-1`), sources int32 [sorted_rows(...)] (the token
+        behind each row; rows of no expert are not written), counts int32 [num_experts].
+
+    Raises:
+        KernelArgumentError: wrong shape, type or stride.
+    """
+    check.shape("ids", ids, (None, None))
+    check.dtype("ids", ids, torch.int32, torch.int64)
+    check.contiguous("ids", ids)
+    rows = ids.new_empty(ids.shape, dtype=torch.int32)
+    sources = ids.new_empty(sorted_rows(ids.numel(), num_experts, align), dtype=torch.int32)
+    counts = ids.new_empty(num_experts, dtype=torch.int32)
+    if ids.numel() == 0:
+        return rows, sources, counts.zero_()
+    _sort_pairs[(num_experts,)](
+        ids, rows, sources, counts, ids.numel(), ids.shape[1],
+        E=num_experts, ALIGN=align, E_BLOCK=pow2_at_least(num_experts + 1),
+        PAIRS=min(PAIRS, pow2_at_least(ids.numel(), 128)), num_warps=4,
+    )  # fmt: skip
+    return rows, sources, counts
+
+
+def permute(x: Tensor, ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort the pairs and copy each row of `x` [tokens, H] to its places; see `permute_ref.permute`.
+
+    Returns:
+        [sorted_rows(...), H] (rows of no expert are not written), counts, rows.
+    """
+    check.shape("x", x, (ids.shape[0], None))
+    check.dense_rows("x", x)
+    check.same_device("x", x, ids)
+    rows, sources, counts = sort_pairs(ids, num_experts, align)
+    return permute_rows(x, rows, sources.shape[0]), counts, rows
+
+
+def permute_rows(x: Tensor, rows: Tensor, total_rows: int) -> Tensor:
+    """Copy `x` [tokens, H] to the places `rows` int32 [tokens, k] of a new [total_rows, H]."""
+    check.shape("rows", rows, (x.shape[0], None))
+    out = x.new_empty((total_rows, x.shape[1]))
+    if rows.numel() and x.shape[1]:
+        block = min(4096, pow2_at_least(x.shape[1]))
+        _permute[(x.shape[0],)](
+            x, rows, out, x.shape[1], x.stride(0), TOP_K=rows.shape[1], BLOCK=block, num_warps=4
+        )  # fmt: skip
+    return out
+
+
+def permute_scales(scale: Tensor, rows: Tensor, out: Tensor) -> None:
+    """Copy activation scales [tokens, blocks] to the places `rows` [tokens, k] of `out` (column-major)."""
+    check.shape("rows", rows, (scale.shape[0], None))
+    check.column_major("out", out)
+    if rows.numel():
+        _permute_scales[(scale.shape[0],)](
+            scale, rows, out, scale.shape[1], scale.stride(0), scale.stride(1), out.stride(1),
+            TOP_K=rows.shape[1], BLOCKS=pow2_at_least(scale.shape[1]), num_warps=1,
+        )  # fmt: skip
+
+
+def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = None) -> Tensor:
+    """Sum each token's expert outputs by weight, slot after slot, then `extra` (a shared expert's output).
+
+    Args:
+        y: [M, H]; rows: int32 [tokens, k]; weights: fp32 [tokens, k]; extra: [tokens, H] or None.
+
+    Returns:
+        [tokens, H] in y's type.
+    """
+    check.shape("y", y, (None, None))
+    check.dense_rows("y", y)
+    check.shape("rows", rows, (None, None))
+    check.dtype("rows", rows, torch.int32)
+    check.shape("weights", weights, tuple(rows.shape))
+    check.dtype("weights", weights, torch.float32)
+    check.contiguous("rows", rows)
+    check.contiguous("weights", weights)
+    tokens, hidden = rows.shape[0], y.shape[1]
+    if extra is not None:
+        check.shape("extra", extra, (tokens, hidden))
+        check.dense_rows("extra", extra)
+    for name, tensor in (("rows", rows), ("weights", weights)):
+        check.same_device(name, tensor, y)
+    out = y.new_empty((tokens, hidden))
+    if out.numel():
+        block = min(1024, pow2_at_least(hidden))
+        _unpermute[(tokens, triton.cdiv(hidden, block))](
+            y, rows, weights, y if extra is None else extra, out, hidden, y.stride(0),
+            0 if extra is None else extra.stride(0), TOP_K=rows.shape[1], EXTRA=extra is not None, BLOCK=block,
+            num_warps=4,
+        )  # fmt: skip
+    return out
