@@ -80,17 +80,17 @@ class Choice:
         Raises:
             TandemError: the choice cannot be brought to its end.
         """
-        excluded: set[str] = set()
+        excluded: frozenset[str] = frozenset()
         while True:
             fault = await self._attempt(excluded)
             if self.last is not None:
                 return
             if fault is not None:
-                excluded = {fault.instance} - {""}
+                excluded = fault.instances
                 self._failures += not isinstance(fault.error, Refused) or not self._accepted
             await self._pause(fault)
 
-    async def _attempt(self, excluded: set[str]) -> Fault | None:
+    async def _attempt(self, excluded: frozenset[str]) -> Fault | None:
         """One attempt; None when it ended well or was preempted."""
         token_ids = (*self._request.token_ids, *self._accepted)
         work = Work(
@@ -107,10 +107,12 @@ class Choice:
         )
         hits = await self._ask_index(token_ids)
         self.ledger.enter(Part.RESUME if self._accepted else Part.PREFILL_QUEUE)
-        attempt = Attempt(work, self._around, self.ledger, self._take, self._placed, resumes=bool(self._accepted))
+        attempt = Attempt(
+            work, self._around, self.ledger, self._take, self._placed, excluded=excluded, resumes=bool(self._accepted)
+        )
         before = len(self._accepted)
         try:
-            await attempt.run(dict(hits.blocks), excluded)
+            await attempt.run(hits.blocks)
         except AttemptFailed as failed:
             return failed.fault
         except Preempted:
@@ -226,6 +228,11 @@ class Choice:
         else:
             self._around.metrics.retries.inc()
         if fault is not None:
-            log.info("attempt failed", request=self._request.request_id, instance=fault.instance, why=str(fault.error))
+            log.info(
+                "attempt failed",
+                request=self._request.request_id,
+                instances=sorted(fault.instances),
+                why=str(fault.error),
+            )
         self.ledger.enter(Part.RESUME)
         await asyncio.sleep(pause_s or 0.0)
