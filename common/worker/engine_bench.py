@@ -64,9 +64,9 @@ class InProcess:
                     case Failed():
                         raise event.error
         while self._handoffs:
-            for event in run(self.decode.step()):
-                if isinstance(event, Reserved):
-                    self._land(event)
+            for reserved in run(self.decode.step()):
+                if isinstance(reserved, Reserved):
+                    self._land(reserved)
 
     def _land(self, reserved: Reserved) -> None:
         blocks = self._ready.pop(reserved.work_id)
@@ -80,7 +80,7 @@ class InProcess:
 def decode_rate(config: ClusterConfig, concurrency: int, prompt_tokens: int, tokens: int) -> dict[str, float]:
     """Tokens per second of `concurrency` sequences that all run."""
     engines = InProcess(config)
-    vocab = engines.decode._runner.model.vocab_size
+    vocab = engines.decode.runner.model.vocab_size
     draws = random.Random(1)
     works = [
         Work(

@@ -17,7 +17,7 @@ from common.parallel.in_process import InProcessTransport
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.rendezvous import Store, connect_store, host_store
 from common.parallel.schedule import Schedule
-from common.parallel.step_gate import StepGate as LockStepGate
+from common.parallel.step_gate import LockStepGate
 from common.parallel.wake_flag import StoreWakeFlag
 
 _GROUP = "ep"
@@ -91,36 +91,36 @@ def _meet(topology: Topology, rendezvous: str, timeout_s: float) -> Store:
 
 
 class GroupGate:
-    """The engine's gate over its group's lock-step. While parked it beats and watches the others' beats.
+    """The lock-step of a group, which while parked also beats and watches the others' beats.
 
     Raises:
         WorkerLost: an instance of the group gave no sign of life; nothing can be computed any more.
     """
+
+    alone = False
 
     def __init__(self, lock_step: LockStepGate, heartbeats: StoreHeartbeats, watch: PeerWatch, clock: Clock) -> None:
         self._lock_step = lock_step
         self._heartbeats = heartbeats
         self._watch = watch
         self._clock = clock
-        self._has_work = False
         self._beat_due_s = clock.now_s()
 
     @property
-    def alone(self) -> bool:
-        return False
+    def parked(self) -> bool:
+        return self._lock_step.parked
 
     def wake(self) -> None:
-        self._has_work = True
+        self._lock_step.wake()
 
     def enter(self) -> Schedule | None:
         now_s = self._clock.now_s()
         if now_s >= self._beat_due_s:
             self._beat_due_s = now_s + _BEAT_EVERY_S
             self._beat(now_s)
-        return self._lock_step.enter(has_work=self._has_work)
+        return self._lock_step.enter()
 
     def leave(self, announced: tuple[int, ...]) -> None:
-        self._has_work = False
         self._lock_step.leave(announced)
 
     def _beat(self, now_s: float) -> None:

@@ -8,9 +8,7 @@ from typing import Any, Protocol
 import grpc
 
 from common.engine.loop import EngineLoop
-from common.engine.runner import Runner
-from common.errors import DependencyUnavailable, InternalError, TandemError
-from common.parallel.waits import run
+from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
 from common.rpc.server import Health, Probe, build_server, start_server
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
@@ -48,11 +46,15 @@ class Announcer(Protocol):
         """Take back what was said."""
         ...
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why the instance cannot go on in this cluster; None while it can."""
+        ...
+
 
 async def serve_instance(
     context: RankContext,
     engine: EngineLoop[Any, Any],
-    runner: Runner,
     instance: Instance,
     announcer: Announcer,
     *,
@@ -81,14 +83,12 @@ async def serve_instance(
         await announcer.start(f"{context.worker.host}:{port}")
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
-        await _watch(context, engine, health, ended, ending)
+        await _watch(context, engine, announcer, health, ended, ending)
         if engine.error is None:
             await _drain(context, engine, instance, announcer, health, ending)
     finally:
         await health.set(Probe.READINESS, serving=False)
         await asyncio.to_thread(engine.stop, 0.0)
-        if engine.error is None:
-            await asyncio.to_thread(run, runner.release_followers())
         await _leave(ending)
         await announcer.close()
         await server.stop(_STREAM_GRACE_S)
@@ -101,6 +101,7 @@ async def serve_instance(
 async def _watch(
     context: RankContext,
     engine: EngineLoop[Any, Any],
+    announcer: Announcer,
     health: Health,
     ended: asyncio.Event,
     ending: GroupEnding | None,
@@ -108,6 +109,8 @@ async def _watch(
     """Liveness is recent progress of the engine; returns when it is time to drain, or with the engine."""
     stalled = False
     while not ended.is_set() and engine.error is None and not (ending is not None and ending.begun()):
+        if announcer.error is not None:
+            raise WorkerLost(f"no place in the cluster: {announcer.error}") from announcer.error
         age_s = engine.progress_age_s()
         if (age_s > context.worker.stalled_after_s) != stalled:
             stalled = not stalled

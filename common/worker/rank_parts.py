@@ -19,6 +19,7 @@ from common.model.base import Model
 from common.model.config import read_model_config
 from common.model.fingerprint import model_fingerprint
 from common.model.load import load_model
+from common.parallel.waits import run
 from common.request import Compatibility
 from common.telemetry.logs import get_log
 from common.worker.group import RankGroup, join_group
@@ -34,6 +35,10 @@ class RankParts:
     runner: Runner
     compatibility: Compatibility
     root: Callable[[str], bytes]  # tenant -> parent hash of its first blocks
+
+    def release_followers(self) -> None:
+        """Let the instance's other ranks go; for the leader's engine thread, at its end."""
+        run(self.runner.release_followers())
 
 
 def build_rank(

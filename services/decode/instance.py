@@ -36,7 +36,7 @@ class _Admitted:
     source: TransferSource
     outbox: Outbox
     queue_s: float = 0.0
-    reading: bool = False
+    reading_blocks: int = 0
 
 
 class DecodeInstance:
@@ -53,6 +53,7 @@ class DecodeInstance:
         reads: Reads,
         metrics: WorkerMetrics,
         incarnation: int,
+        block_bytes: int,
         chain_hashes: Callable[[Work], list[bytes]],
         outbox_limit_batches: int = 4096,
     ) -> None:
@@ -60,6 +61,7 @@ class DecodeInstance:
         self._reads = reads
         self._metrics = metrics
         self._incarnation = incarnation
+        self._block_bytes = block_bytes
         self._chain_hashes = chain_hashes
         self._outbox_limit_batches = outbox_limit_batches
         self._outboxes: dict[str, Outbox] = {}
@@ -130,7 +132,8 @@ class DecodeInstance:
         """All latent of the work is here; its tokens come next."""
         admitted = self._works.get(work_id)
         if admitted is not None:
-            admitted.reading = False
+            self._metrics.transferred_bytes.inc(admitted.reading_blocks * self._block_bytes)
+            admitted.reading_blocks = 0
             self._metrics.exposed_transfer_seconds.observe(exposed_transfer_s)
             admitted.outbox.put(self._step, [WorkJoined(work_id, admitted.queue_s, exposed_transfer_s)])
 
@@ -165,7 +168,7 @@ class DecodeInstance:
                 return WorkPreempted(event.work_id)
             case Failed():
                 del self._works[event.work_id]
-                if admitted.reading:
+                if admitted.reading_blocks:
                     self._reads.abort(event.work_id)
                 if not isinstance(event.error, Cancelled):
                     self._metrics.count_failure(event.error)
@@ -174,7 +177,7 @@ class DecodeInstance:
 
     def _begin_read(self, admitted: _Admitted, reserved: Reserved) -> None:
         admitted.queue_s = reserved.queue_s
-        admitted.reading = True
+        admitted.reading_blocks = len(reserved.blocks) - reserved.cached_blocks
         self._metrics.queue_seconds.observe(reserved.queue_s)
         self._metrics.prompt_tokens.inc(len(admitted.work.token_ids))
         self._reads.start(

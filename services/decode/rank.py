@@ -41,7 +41,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     engine = DecodeEngine(
         decode_settings(config), parts.runner, BlockPool(config.decode.blocks), clock, parts.group.gate, root=parts.root
     )
-    loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine")
+    loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine", at_end=parts.release_followers)
     outcomes = Outcomes(asyncio.get_running_loop(), loop)
     reader = _reader(context, parts, outcomes)
     reads = Reads(name, parts.compatibility, reader, config.decode.transfer_timeout_s, outcomes.failed)
@@ -49,7 +49,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     def hashes(work: Work) -> list[bytes]:
         return chain_hashes(parts.root(work.tenant), work.token_ids, config.block_tokens)
 
-    instance = DecodeInstance(loop, reads, metrics, context.incarnation, hashes)
+    instance = DecodeInstance(loop, reads, metrics, context.incarnation, parts.pool.block_bytes, hashes)
     channel.listen(instance.on_events)
     outcomes.bind(reads, instance)
     servicer = DecodeServicer(instance, describe(context, parts.compatibility), clock)
@@ -62,9 +62,8 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     await serve_instance(
         context,
         loop,
-        parts.runner,
         instance,
-        ClusterAnnouncer(context, loop, parts, metrics),
+        ClusterAnnouncer(context, loop, metrics, instance.cancel),
         add_servicer=lambda server: engine_pb2_grpc.add_DecodeServicer_to_server(servicer, server),
         services=[SERVICE],
         close=close,

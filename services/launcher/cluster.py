@@ -6,11 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from common.rpc.inference_data import ClusterInfo
-
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.config.load import dump_cluster
 from common.errors import DependencyUnavailable, TandemError
+from common.rpc.inference_data import ClusterInfo
 from services.launcher.child import Child
 from services.launcher.embedded import EmbeddedNats, EmbeddedValkey
 from services.launcher.ports import free_ports

@@ -133,6 +133,7 @@ class PrefillInstance:
                     self._source.handoff(event.work_id, event.handoff)
                 case Failed():
                     self._fail(event.work_id, event.error)
+        self._metrics.leases.set(len(self._source))
 
     def drain(self) -> None:
         """Take no new work; what is here goes on."""

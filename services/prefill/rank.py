@@ -44,7 +44,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         incarnation=context.incarnation,
         early=channel.put,
     )
-    loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine")
+    loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine", at_end=parts.release_followers)
     agent = SourceAgent(f"{name}@{context.incarnation:x}", tensor_region(parts.pool.tensor))
     runs = Runs()
     source = TransferSource(
@@ -62,9 +62,8 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     await serve_instance(
         context,
         loop,
-        parts.runner,
         instance,
-        ClusterAnnouncer(context, loop, parts, metrics),
+        ClusterAnnouncer(context, loop, metrics, instance.cancel),
         add_servicer=lambda server: engine_pb2_grpc.add_PrefillServicer_to_server(servicer, server),
         services=[SERVICE],
         close=close,
