@@ -25,6 +25,7 @@ from common.worker.lifecycle import serve_instance
 from common.worker.rank_main import RankContext, end_process, rank_main
 from common.worker.rank_parts import RankParts
 from protos import engine_pb2_grpc
+from services.decode.acquaintance import keep_acquainted
 from services.decode.instance import DecodeInstance
 from services.decode.outcomes import Outcomes
 from services.decode.reads import Reads
@@ -59,15 +60,17 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         await asyncio.to_thread(reader.close)
         exporter.close()
 
+    announcer = ClusterAnnouncer(context, loop, metrics, instance.cancel)
     await serve_instance(
         context,
         loop,
         instance,
-        ClusterAnnouncer(context, loop, metrics, instance.cancel),
+        announcer,
         add_servicer=lambda server: engine_pb2_grpc.add_DecodeServicer_to_server(servicer, server),
         services=[SERVICE],
         close=close,
         ending=parts.group.ending,
+        beside=[keep_acquainted(lambda: announcer.leases, reads)],
     )
 
 
