@@ -1,4 +1,4 @@
-"""Connects to prefill instances ahead of work: a connection takes half a second, which a first request need not wait."""
+"""Connects to prefill instances ahead of work: that takes half a second, which no request need wait."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from services.decode.reads import Reads
 
 log = get_log(__name__)
 
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.25
 
 
 async def keep_acquainted(leases: Callable[[], WorkerLeases], reads: Reads) -> None:
@@ -23,9 +23,9 @@ async def keep_acquainted(leases: Callable[[], WorkerLeases], reads: Reads) -> N
         except DependencyUnavailable:  # whoever keeps this instance's lease says so
             listed = []
         for record in listed:
-            if record.role == "prefill" and (record.instance, record.incarnation) not in greeted:
-                if await _greet(record, reads):
-                    greeted.add((record.instance, record.incarnation))
+            who = (record.instance, record.incarnation)
+            if record.role == "prefill" and who not in greeted and await _greet(record, reads):
+                greeted.add(who)
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
