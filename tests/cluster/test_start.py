@@ -52,7 +52,12 @@ def start(module: str, file: Path, *arguments: str) -> "subprocess.Popen[str]":
     ],
 )
 def test_an_absent_dependency_is_named_and_the_wait_ends(
-    model: Path, tmp_path: Path, module: str, arguments: tuple[str, ...], served: type[EmbeddedServer] | None, named: str
+    model: Path,
+    tmp_path: Path,
+    module: str,
+    arguments: tuple[str, ...],
+    served: type[EmbeddedServer] | None,
+    named: str,
 ) -> None:
     ports = free_ports(2)
     server = served() if served is not None else None
