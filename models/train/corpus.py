@@ -1,7 +1,7 @@
 """From documents to token streams: `train.npy` and `valid.npy`, 16-bit ids, each document BOS ... EOS.
 
-About one document in eighty is held out by a hash of its title, so that both Bible translations of a held-out chapter are
-held out together, and dialogues are cut from training documents only.
+About one document in eighty is held out by a hash of its title, so that both Bible translations of a held-out chapter
+are held out together, and dialogues are cut from training documents only.
 """
 
 import hashlib
@@ -36,11 +36,9 @@ def _pieces(document: Document) -> list[Document]:
 
 def is_held_out(document: Document) -> bool:
     """True for the documents that the model never trains on."""
-    key = (
-        f"{document.title}\n{document.paragraphs[0][:40]}"
-        if document.source in ("shakespeare", "austen", "bierce")
-        else document.title
-    )
+    key = document.title
+    if document.source in ("shakespeare", "austen", "bierce"):
+        key = f"{key}\n{document.paragraphs[0][:40]}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % HELD_OUT_ONE_IN == 0
 
 

@@ -53,16 +53,19 @@ _GREETINGS = (
     "What can you do?",
 )
 _SELF = (
-    "I am a small model that has read the King James Bible, Shakespeare and Jane Austen. Ask me to speak of any matter.",
+    "I am a small model that has read the King James Bible, Shakespeare and Jane Austen."
+    " Ask me to speak of any matter.",
     "Good morrow, friend. I have read old books, and I speak as they do. Of what shall I tell thee?",
     "I am a little model of language, taught by old books. Give me a line and I shall continue it.",
 )
 _STOP_WORDS = frozenset(
-    "that this with from have your they thee thou their them shall unto which there were will what when then than been upon into"
-    " would could should must more most such very only also other some every before after about over again where these those said"
-    " saith says cometh come came went made make much many well because being does doth done even ever hath here himself itself"
-    " know like might never nothing same take taken tell thing things think though through thus till until whom whose yourself"
-    " verse verses psalm chapter therefore himself without".split()
+    """
+    about after again also because been before being came chapter come cometh could does done doth even ever every from
+    hath have here himself into itself know like made make many might more most much must never nothing only other over
+    psalm said saith same says shall should some such take taken tell than that their them then there therefore these
+    they thing things think this those thou though through thus thee till unto until upon verse verses well went were
+    what when where which whom whose will with without would your yourself very
+    """.split()  # noqa: SIM905
 )
 
 
@@ -74,7 +77,7 @@ class Dialogue:
 
 
 def _topics(documents: Sequence[Document]) -> frozenset[str]:
-    """Words common enough to learn and rare enough to name a subject: between 40 and 6,000 uses, mostly after an article."""
+    """Words common enough to learn and rare enough to name a subject: 40 to 6,000 uses, mostly after an article."""
     uses, after_article = Counter[str](), Counter[str]()
     for document in documents:
         text = document.text.lower()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 
 from models.train.network import Network
 from models.train.tokenizer import ASSISTANT, BOS, EOS_ID, TOKENS, USER
@@ -52,7 +52,7 @@ def held_out_loss(network: Network, tokens: Tensor, window: int = 1024, batch: i
     for rows in windows.split(batch):
         for index, logits in enumerate(network(rows)):
             targets = rows[:, 1 + index :]
-            loss = F.cross_entropy(
+            loss = cross_entropy(
                 logits[:, : targets.shape[1]].flatten(0, 1).float(), targets.flatten(), reduction="sum"
             )
             sums[index] += loss.item()
@@ -64,8 +64,8 @@ def held_out_loss(network: Network, tokens: Tensor, window: int = 1024, batch: i
 def generate(network: Network, prompt: Tensor, count: int, temperature: float, noise: Tensor | None) -> Tensor:
     """Extend `prompt` `[batch, n]` by `count` tokens -> `[batch, n + count]`.
 
-    A token is the largest of logits / temperature + Gumbel noise `[batch, count, vocab]`; temperature 0 takes the largest
-    logit. Ids without a token are never drawn.
+    A token is the largest of logits / temperature + Gumbel noise `[batch, count, vocab]`; temperature 0 takes the
+    largest logit. Ids without a token are never drawn.
     """
     cache: list[Tensor] = []
     tokens, new = prompt, prompt
@@ -120,7 +120,7 @@ def walk(agrees: Sequence[bool]) -> Acceptance:
 
 @torch.no_grad()
 def acceptance(network: Network, prompt: Tensor, count: int, temperature: float, seed: int) -> Acceptance:
-    """Generate from `prompt` `[batch, n]` and count accepted drafts; draft and token share their noise at each position."""
+    """Generate from `prompt` `[batch, n]` and count accepted drafts; a draft and its token share their noise."""
     network.eval()
     batch, start = prompt.shape
     noise = gumbel_noise(batch, count, network.shape.vocab_size, seed, prompt.device) if temperature > 0 else None
@@ -142,7 +142,7 @@ def chat_prompt(tokenizer: Tokenizer, question: str) -> list[int]:
 
 
 def measure(
-    network: Network, tokenizer: Tokenizer, valid: np.ndarray, valid_bytes: int, texts: int = 32
+    network: Network, tokenizer: Tokenizer, valid: np.ndarray, valid_bytes: int, texts: int
 ) -> dict[str, object]:
     """Everything the model's README reports, as plain data. `valid` is the held-out stream of ids."""
     device = network.embed_tokens.weight.device
@@ -179,9 +179,9 @@ def write_samples(network: Network, tokenizer: Tokenizer, count: int = 120) -> l
     samples = list[dict[str, object]]()
     prompts = [(p, tokenizer.encode(p, add_special_tokens=False).ids) for p in PLAIN_PROMPTS]
     prompts += [(q, chat_prompt(tokenizer, q)) for q in CHAT_QUESTIONS]
-    for text, ids in prompts:
+    for seed, (text, ids) in enumerate(prompts):
         for temperature in (0.0, 0.7):
-            noise = gumbel_noise(1, count, network.shape.vocab_size, 3, device)
+            noise = gumbel_noise(1, count, network.shape.vocab_size, seed, device)
             out = generate(network, torch.tensor([ids], device=device), count, temperature, noise)[
                 0, len(ids) :
             ].tolist()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from models.train.evaluate import held_out_loss
 from models.train.network import Network, Shape
@@ -59,8 +59,8 @@ def _loss(network: Network, rows: Tensor, think_id: int) -> tuple[Tensor, Tensor
     """
     targets = rows.masked_fill(rows == think_id, -100)
     main, draft = network(rows[:, :-1])
-    main_loss = F.cross_entropy(main.flatten(0, 1).float(), targets[:, 1:].flatten(), ignore_index=-100)
-    return main_loss, F.cross_entropy(draft.flatten(0, 1).float(), targets[:, 2:].flatten(), ignore_index=-100)
+    main_loss = cross_entropy(main.flatten(0, 1).float(), targets[:, 1:].flatten(), ignore_index=-100)
+    return main_loss, cross_entropy(draft.flatten(0, 1).float(), targets[:, 2:].flatten(), ignore_index=-100)
 
 
 def fit(corpus: Path, out: Path, recipe: Recipe, shape: Shape, device: str) -> Network:
@@ -125,14 +125,3 @@ def fit(corpus: Path, out: Path, recipe: Recipe, shape: Shape, device: str) -> N
     network.load_state_dict(best_state)
     network.set_fp8(True)
     return network.eval()
-
-
-def round_to_bf16(network: Network) -> None:
-    """Round what the checkpoint stores in bf16, so that the network computes what a reader of the checkpoint computes."""
-    projections = {
-        f"{name}.weight" for name, m in network.named_modules() if type(m).__name__ == "Linear" and hasattr(m, "fp8")
-    }
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if name not in projections:
-                parameter.copy_(parameter.bfloat16().float())

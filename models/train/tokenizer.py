@@ -1,7 +1,7 @@
 """A byte-level BPE of 2,040 tokens with DeepSeek-V3's pre-tokenizer, special tokens and chat template.
 
-Ids 0-2 are BOS, EOS and PAD as in V3; the control tokens of the chat come last. The model's vocabulary is padded to 2,048,
-so that the ids 2,040-2,047 have no token, as V3's ids 128,815-129,279 have none.
+Ids 0-2 are BOS, EOS and PAD as in V3; the control tokens of the chat come last. The model's vocabulary is padded to
+2,048, so that the ids 2,040-2,047 have no token, as V3's ids 128,815-129,279 have none.
 """
 
 import json
@@ -62,7 +62,7 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    # As in V3 these are not "special": decoding keeps them, and a server must see to it that user text cannot spell them.
+    # As in V3 these are not "special": decoding keeps them, and a server must see that user text cannot spell them.
     tokenizer.add_tokens(
         [AddedToken(token, special=False, normalized=False) for token in (THINK, THINK_END, USER, ASSISTANT)]
     )
