@@ -164,7 +164,7 @@ class AnnouncementStream:
         self._first_block = first_block
         self._queue: deque[Announcement] = deque()
         self._ready = threading.Event()
-        self._on_ready: Callable[[], None] | None = None
+        self._on_ready: Callable[[], object] | None = None
 
     def take(self) -> list[Announcement]:
         """What came since the last call; does not block. A TandemError is the last of all."""
@@ -178,7 +178,7 @@ class AnnouncementStream:
         """Block until something can be taken; False when the time passed first."""
         return self._ready.wait(within_s)
 
-    def call_when_ready(self, on_ready: Callable[[], None]) -> None:
+    def call_when_ready(self, on_ready: Callable[[], object]) -> None:
         """Call `on_ready` after every announcement, on the announcer's thread, and now if something waits."""
         self._on_ready = on_ready
         if self._ready.is_set():

@@ -4,12 +4,12 @@
                       │                   │
                       both end with the attempt, however it ends
 
-Everything that happens arrives in one queue, so there is one place that decides. Tokens that decode sends before
-prefill's first token came through are kept until it has.
+Everything that happens goes through `_happen`, at once and without waiting, so there is one place that decides and no
+task is woken for a token. Tokens that decode sends before prefill's first token came through are kept until it has.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from common.errors import (
@@ -21,6 +21,7 @@ from common.errors import (
     Overloaded,
     Refused,
     TandemError,
+    TransferError,
     WorkerLost,
 )
 from common.request import FinishReason, GeneratedToken, Work
@@ -51,10 +52,10 @@ class Preempted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error that ended an attempt, and the instance that it speaks against, if any."""
+    """An error that ended an attempt, and the instances that it speaks against, if any."""
 
     error: TandemError
-    instance: str = ""
+    instances: frozenset[str] = frozenset()
 
 
 class AttemptFailed(Exception):
@@ -109,15 +110,18 @@ class Attempt:
         take: Callable[[GeneratedToken, FinishReason | None], bool],
         placed: Callable[[], None],
         *,
+        excluded: frozenset[str],
         resumes: bool,
     ) -> None:
+        """`excluded` are instances that the last attempt's error spoke against: taken only without others."""
         self._work = work
         self._around = around
         self._ledger = ledger
         self._take = take
         self._placed = placed
+        self._excluded = excluded
         self._resumes = resumes
-        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._booked: list[str] = []
         self._prefill: PrefillPeer | None = None
         self._prefilling = False
@@ -131,7 +135,7 @@ class Attempt:
         self._ended_at_decode = False
         self.report = AttemptReport()
 
-    async def run(self, cached_blocks: dict[str, int], excluded: set[str]) -> None:
+    async def run(self, cached_blocks: Mapping[str, int]) -> None:
         """To the end of the choice.
 
         Raises:
@@ -140,18 +144,30 @@ class Attempt:
         """
         reader: asyncio.Task[None] | None = None
         try:
-            peer = self._place_prefill(cached_blocks, excluded)
+            peer = self._place_prefill(cached_blocks)
             reader = asyncio.create_task(self._read_prefill(peer))
-            while not self._finished:
-                self._handle(await self._events.get())
+            await self._outcome
         except TandemError as error:
             raise AttemptFailed(Fault(error)) from error
         finally:
             if reader is not None:
                 reader.cancel()
+            if not self._outcome.cancel() and not self._outcome.cancelled():
+                self._outcome.exception()  # a cancel may have come between it and us
             self._leave()
 
     # What may happen.
+
+    def _happen(self, event: _Event) -> None:
+        if self._outcome.done():
+            return
+        try:
+            self._handle(event)
+        except (TandemError, AttemptFailed, Preempted) as error:
+            self._outcome.set_exception(error)
+        else:
+            if self._finished:
+                self._outcome.set_result(None)
 
     def _handle(self, event: _Event) -> None:
         match event:
@@ -179,15 +195,13 @@ class Attempt:
             self._ledger.enter(Part.PREFILL)
         self.report.cached_tokens = event.cached_tokens
         self._uncached = max(1, len(self._work.token_ids) - event.cached_tokens)
-        if self._prefill is not None:
-            self._rate_begin(self._prefill.known.instance)
+        self._rate_begin()
         if self._needs_decode:
             self._admit()
 
     def _on_first_token(self, event: PrefillFirstToken) -> None:
         self._rate_end(self._uncached)
-        if self._prefill is not None:
-            self._unbook(self._prefill.known.instance)
+        self._unbook(self._prefill_name)
         self._has_first = True
         self._ledger.enter(Part.DECODE_QUEUE)
         self._give(event.token, event.finish_reason)
@@ -198,7 +212,7 @@ class Attempt:
     def _on_prefill_ended(self, error: TandemError | None) -> None:
         """After the first token decode alone knows whether it has all latent, so it has the word."""
         if not self._has_first or self._decode is None:
-            name = self._prefill.known.instance if self._prefill else ""
+            name = self._prefill_name
             raise self._failed(error or InternalError(f"{name}: prefill ended without a first token"), name)
 
     def _on_admitted(self, event: _Admitted) -> None:
@@ -249,14 +263,18 @@ class Attempt:
         return self._work.limits.max_tokens - self._work.generated_tokens > 1
 
     @property
+    def _prefill_name(self) -> str:
+        return self._prefill.known.instance if self._prefill else ""
+
+    @property
     def _decode_name(self) -> str:
         return self._decode.known.instance if self._decode else ""
 
-    def _place_prefill(self, cached_blocks: dict[str, int], excluded: set[str]) -> PrefillPeer:
+    def _place_prefill(self, cached_blocks: Mapping[str, int]) -> PrefillPeer:
         fleet, settings = self._around.fleet, self._around.settings
         tokens = len(self._work.token_ids)
         placement = place_prefill(
-            tokens, fleet.prefill_states(), cached_blocks, fleet.utilisation(), settings.placement, excluded
+            tokens, fleet.prefill_states(), cached_blocks, fleet.utilisation(), settings.placement, self._excluded
         )
         self.report.placements.append(placement)
         name = placement.chosen
@@ -282,7 +300,7 @@ class Attempt:
             lost.cancel()
             run.cancel()
             await asyncio.wait({run})
-        self._events.put_nowait(_PrefillEnded(error))
+        self._happen(_PrefillEnded(error))
 
     async def _forward(self, peer: PrefillPeer) -> TandemError | None:
         events = peer.client.run(self._work, keep_for_decode=self._needs_decode)
@@ -290,7 +308,7 @@ class Attempt:
             async for event in events:
                 if isinstance(event, TandemError):
                     return event
-                self._events.put_nowait(event)
+                self._happen(event)
         except Cancelled as error:  # not by us: we cancel this task, not the call
             return WorkerLost(str(error))
         except TandemError as error:
@@ -302,7 +320,9 @@ class Attempt:
     def _admit(self) -> None:
         """Choose a decode instance and give it the transfer. `_Admitted` tells how it went."""
         fleet, settings = self._around.fleet, self._around.settings
-        placement = place_decode(len(self._work.token_ids), fleet.decode_states(), settings.placement, self._refusals)
+        placement = place_decode(
+            len(self._work.token_ids), fleet.decode_states(), settings.placement, self._excluded.union(self._refusals)
+        )
         if placement.chosen in self._refusals:
             raise Overloaded("every decode instance refused", settings.placement.retry_after_s)
         self.report.placements.append(placement)
@@ -312,7 +332,7 @@ class Attempt:
         self._book(placement.chosen, len(self._work.token_ids))
         fleet.arrived(self._work.work_id)
         self._decode = peer
-        peer.stream.attach(self._work.work_id, self._events.put_nowait)
+        peer.stream.attach(self._work.work_id, self._happen)
         known = self._around.fleet.get(self._prefill.known.instance)
         source = TransferSource(
             self._prefill.known.instance, self._prefill.known.address, known.incarnation if known else 0
@@ -326,7 +346,7 @@ class Attempt:
             await peer.client.admit(request, self._around.settings.admit_timeout_s)
         except TandemError as caught:
             error = caught
-        self._events.put_nowait(_Admitted(peer.known.instance, error))
+        self._happen(_Admitted(peer.known.instance, error))
 
     # The end.
 
@@ -336,7 +356,10 @@ class Attempt:
         if isinstance(error, WorkerLost | DependencyUnavailable) and instance:
             self._around.membership.suspect(instance)
             error = error if isinstance(error, WorkerLost) else WorkerLost(str(error))
-        return AttemptFailed(Fault(error, instance))
+        against = {instance}
+        if isinstance(error, TransferError) and not self._has_first:
+            against.add(self._prefill_name)  # its end of the transfer may be the dead one
+        return AttemptFailed(Fault(error, frozenset(against - {""})))
 
     def _note_draining(self, error: TandemError, instance: str) -> None:
         """It says so itself, sooner than the bus does."""
@@ -380,15 +403,14 @@ class Attempt:
             self._booked.remove(instance)
             self._around.fleet.close(instance, self._work.work_id)
 
-    def _rate_begin(self, instance: str) -> None:
-        known = self._around.fleet.get(instance)
+    def _rate_begin(self) -> None:
+        known = self._around.fleet.get(self._prefill_name)
         if known is not None and not self._prefilling:
             self._prefilling = True
             known.rate.begin()
 
     def _rate_end(self, tokens: int) -> None:
-        if self._prefilling and self._prefill is not None:
-            self._prefilling = False
-            known = self._around.fleet.get(self._prefill.known.instance)
-            if known is not None:
-                known.rate.end(tokens)
+        known = self._around.fleet.get(self._prefill_name)
+        if self._prefilling and known is not None:
+            known.rate.end(tokens)
+        self._prefilling = False

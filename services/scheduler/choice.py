@@ -1,7 +1,7 @@
 """One choice of a request from its first attempt to its last token."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from common.clock import Clock
@@ -14,7 +14,7 @@ from services.scheduler.attempt import Attempt, AttemptFailed, Fault, Preempted,
 from services.scheduler.choice_output import ChoiceOutput, Piece
 from services.scheduler.front_door import ValidRequest
 from services.scheduler.ledger import LedgerClock, Part
-from services.scheduler.prefix_lookup import PrefixHits, PrefixLookup
+from services.scheduler.prefix_lookup import PrefixLookup, usable_blocks
 from services.scheduler.reasoning import ReasoningCount
 from services.scheduler.retry import Setback, retry_pause_s
 from services.scheduler.work_ids import WorkIds
@@ -80,17 +80,17 @@ class Choice:
         Raises:
             TandemError: the choice cannot be brought to its end.
         """
-        excluded: set[str] = set()
+        excluded: frozenset[str] = frozenset()
         while True:
             fault = await self._attempt(excluded)
             if self.last is not None:
                 return
             if fault is not None:
-                excluded = {fault.instance} - {""}
+                excluded = fault.instances
                 self._failures += not isinstance(fault.error, Refused) or not self._accepted
             await self._pause(fault)
 
-    async def _attempt(self, excluded: set[str]) -> Fault | None:
+    async def _attempt(self, excluded: frozenset[str]) -> Fault | None:
         """One attempt; None when it ended well or was preempted."""
         token_ids = (*self._request.token_ids, *self._accepted)
         work = Work(
@@ -105,25 +105,27 @@ class Choice:
             priority=self._request.priority,
             deadline_s=self._deadline_s,
         )
-        hits = await self._ask_index(token_ids)
+        cached_blocks = await self._ask_index(token_ids)
         self.ledger.enter(Part.RESUME if self._accepted else Part.PREFILL_QUEUE)
-        attempt = Attempt(work, self._around, self.ledger, self._take, self._placed, resumes=bool(self._accepted))
+        attempt = Attempt(
+            work, self._around, self.ledger, self._take, self._placed, excluded=excluded, resumes=bool(self._accepted)
+        )
         before = len(self._accepted)
         try:
-            await attempt.run(dict(hits.blocks), excluded)
+            await attempt.run(cached_blocks)
         except AttemptFailed as failed:
             return failed.fault
         except Preempted:
             self._around.metrics.preemptions.inc()
             return None
         finally:
-            self._account(attempt, hits, first=before == 0)
+            self._account(attempt, cached_blocks, first=before == 0)
         return None
 
-    async def _ask_index(self, token_ids: tuple[int, ...]) -> PrefixHits:
+    async def _ask_index(self, token_ids: tuple[int, ...]) -> Mapping[str, int]:
         compatibility = self._around.fleet.compatibility
         if compatibility is None:
-            return PrefixHits()
+            return {}
         if not self._accepted:
             self.ledger.enter(Part.LOOKUP)
         root = root_hash(
@@ -135,12 +137,12 @@ class Choice:
         # The last token is always computed, so a block that ends with it is of no use.
         hashes = chain_hashes(root, token_ids[:-1], compatibility.block_tokens)
         if not hashes:
-            return PrefixHits()
+            return {}
         self._around.metrics.lookups.inc()
-        hits = await self._lookup.lookup(root, hashes)
-        if not hits.known:
+        answer = await self._lookup.lookup(hashes)
+        if not answer.known:
             self._around.metrics.lookups_without_answer.inc()
-        return hits
+        return usable_blocks(answer, self._around.fleet)
 
     def _take(self, token: GeneratedToken, finish: FinishReason | None) -> bool:
         """Take a token from a worker; whether more are wanted."""
@@ -196,7 +198,7 @@ class Choice:
             logprobs=tuple((t.token_id, t.logprobs) for t in piece.tokens if t.logprobs is not None),
         )
 
-    def _account(self, attempt: Attempt, hits: PrefixHits, *, first: bool) -> None:
+    def _account(self, attempt: Attempt, cached_blocks: Mapping[str, int], *, first: bool) -> None:
         report = attempt.report
         self.placements.extend(report.placements)
         self.drafted += report.drafted
@@ -204,7 +206,7 @@ class Choice:
         if first and report.cached_tokens is not None:
             self.cached_tokens = report.cached_tokens
             chosen = report.placements[0].chosen
-            self.predicted_blocks = hits.blocks.get(chosen, 0)
+            self.predicted_blocks = cached_blocks.get(chosen, 0)
             metrics = self._around.metrics
             metrics.predicted_cached_blocks.inc(self.predicted_blocks)
             metrics.actual_cached_blocks.inc(report.cached_tokens // self._around.settings.placement.block_tokens)
@@ -226,6 +228,11 @@ class Choice:
         else:
             self._around.metrics.retries.inc()
         if fault is not None:
-            log.info("attempt failed", request=self._request.request_id, instance=fault.instance, why=str(fault.error))
+            log.info(
+                "attempt failed",
+                request=self._request.request_id,
+                instances=sorted(fault.instances),
+                why=str(fault.error),
+            )
         self.ledger.enter(Part.RESUME)
         await asyncio.sleep(pause_s or 0.0)

@@ -36,6 +36,10 @@ class Core:
     def live_requests(self) -> int:
         return len(self._live)
 
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
     async def generate(self, request: GenerateRequest, budget_s: float | None = None) -> AsyncGenerator[Delta, None]:
         """Leaving early ends the request on every worker.
 

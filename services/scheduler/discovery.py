@@ -1,23 +1,15 @@
 """Which instances there should be."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class KnownInstance:
-    """A worker's lease: its name, role and address, and whether it says that it drains."""
-
-    instance: str
-    role: str
-    address: str
-    incarnation: int
-    draining: bool = False
+from common.state.worker_leases import WorkerRecord
 
 
 class Discovery(Protocol):
-    async def list(self) -> Sequence[KnownInstance]:
+    """`common.state.worker_leases.WorkerLeases`, or what stands for it in a test."""
+
+    async def current(self) -> Sequence[WorkerRecord]:
         """All instances with a lease.
 
         Raises:

@@ -25,6 +25,7 @@ from services.scheduler.settings import SchedulerSettings
 
 PREFILL, DECODE = "prefill", "decode"
 _AVERAGE_WEIGHT = 0.2  # of the newest sample in moving averages
+_BUSY_WEIGHT = 0.01  # likewise of "has work", which is a share of time: four reports a second make 25 s
 
 
 class InstanceState(StrEnum):
@@ -96,7 +97,7 @@ class Fleet:
         known.load, known.load_s = load, self._clock.now_s()
         known.bookings.forget_before(known.load_s)
         has_work = float(load.queued > 0 or load.running > 0)
-        known.busy += _AVERAGE_WEIGHT * (has_work - known.busy)
+        known.busy += _BUSY_WEIGHT * (has_work - known.busy)
         self.changed()
 
     @property

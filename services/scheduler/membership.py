@@ -13,9 +13,10 @@ from common.errors import DependencyUnavailable, Incompatible, TandemError
 from common.kv.compatibility import check_compatible
 from common.rpc.clients import DecodeClient, PrefillClient
 from common.rpc.server import Probe
+from common.state.worker_leases import WorkerRecord
 from common.telemetry.logs import get_log
 from services.scheduler.decode_stream import DecodeStream
-from services.scheduler.discovery import Discovery, KnownInstance
+from services.scheduler.discovery import Discovery
 from services.scheduler.fleet import DECODE, PREFILL, Fleet, InstanceState
 from services.scheduler.peer import DecodePeer, Peer, PrefillPeer
 from services.scheduler.settings import MembershipPolicy
@@ -76,7 +77,7 @@ class Membership:
 
     async def _discover(self) -> None:
         try:
-            listed = {known.instance: known for known in await self._discovery.list()}
+            listed = {known.instance: known for known in await self._discovery.current()}
         except DependencyUnavailable as error:
             if self.leases_known:
                 log.warning("leases unknown, everybody stays", why=str(error))
@@ -107,13 +108,13 @@ class Membership:
         else:
             peer.poke.set()
 
-    def _greet(self, known: KnownInstance) -> None:
+    def _greet(self, known: WorkerRecord) -> None:
         self._fleet.add(known.instance, known.role, known.address)
         peer = self._connect(known)
         self._peers[known.instance] = peer
         self._watchers[known.instance] = asyncio.create_task(self._watch(peer))
 
-    def _connect(self, known: KnownInstance) -> Peer:
+    def _connect(self, known: WorkerRecord) -> Peer:
         if known.role == PREFILL:
             return PrefillPeer(known, PrefillClient(known.address, self._clock))
         client = DecodeClient(known.address, self._clock)

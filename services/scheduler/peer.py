@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from common.rpc.clients import DecodeClient, PrefillClient
+from common.state.worker_leases import WorkerRecord
 from services.scheduler.decode_stream import DecodeStream
-from services.scheduler.discovery import KnownInstance
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Vigil:
 class PrefillPeer:
     """`lost` is replaced at each fence: who waits on the old one learns that the instance's work is gone."""
 
-    known: KnownInstance
+    known: WorkerRecord
     client: PrefillClient
     poke: asyncio.Event = field(default_factory=asyncio.Event)  # look after it now
     lost: asyncio.Event = field(default_factory=asyncio.Event)
@@ -34,7 +34,7 @@ class PrefillPeer:
 
 @dataclass(slots=True, eq=False)
 class DecodePeer:
-    known: KnownInstance
+    known: WorkerRecord
     client: DecodeClient
     stream: DecodeStream
     poke: asyncio.Event = field(default_factory=asyncio.Event)

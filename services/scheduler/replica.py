@@ -12,7 +12,7 @@ from services.scheduler.discovery import Discovery
 from services.scheduler.explain import ExplainStore
 from services.scheduler.fleet import Fleet
 from services.scheduler.journey import Itinerary
-from services.scheduler.membership import Membership
+from services.scheduler.membership import Membership, role_ready
 from services.scheduler.metrics import scheduler_metrics
 from services.scheduler.model_card import ModelCard
 from services.scheduler.prefix_lookup import PrefixLookup
@@ -46,6 +46,10 @@ class Replica:
     turns: Turns
     background: Background
     identity: str
+
+    def ready(self) -> bool:
+        """Whether a request is welcome: not draining, and some instance of each role is ready."""
+        return not self.core.draining and role_ready(self.fleet)
 
 
 def build_replica(

@@ -14,10 +14,10 @@ from common.request import Sampling
 from common.rpc.clients import InferenceClient
 from common.rpc.inference_data import Delta, GenerateRequest
 from common.rpc.server import Health, build_server, start_server
-from services.scheduler.discovery import KnownInstance
+from common.state.prefix_index import HeldPrefix, LookupAnswer
+from common.state.worker_leases import WorkerRecord
 from services.scheduler.model_card import ModelCard
 from services.scheduler.placement import PlacementPolicy
-from services.scheduler.prefix_lookup import PrefixHits
 from services.scheduler.replica import Replica, build_replica
 from services.scheduler.servicer import SERVICE, register
 from services.scheduler.settings import AdmissionPolicy, MembershipPolicy, RetryPolicy, SchedulerSettings
@@ -51,10 +51,10 @@ class FixedDiscovery:
         self.workers: dict[str, FakePrefill | FakeDecode] = {}
         self.gone = False
 
-    async def list(self) -> Sequence[KnownInstance]:
+    async def current(self) -> Sequence[WorkerRecord]:
         if self.gone:
             raise DependencyUnavailable("redis: no answer")
-        return [KnownInstance(w.instance, w.role, w.address, w.incarnation) for w in self.workers.values()]
+        return [WorkerRecord(w.instance, w.role, w.group, w.address, w.incarnation) for w in self.workers.values()]
 
 
 class CacheIndex:
@@ -63,18 +63,18 @@ class CacheIndex:
     def __init__(self, prefills: dict[str, FakePrefill]) -> None:
         self.prefills = prefills
         self.answers = True
-        self.roots: list[bytes] = []
+        self.asked: list[list[bytes]] = []
 
-    async def lookup(self, root: bytes, hashes: Sequence[bytes]) -> PrefixHits:
-        self.roots.append(root)
+    async def lookup(self, hashes: Sequence[bytes]) -> LookupAnswer:
+        self.asked.append(list(hashes))
         if not self.answers:
-            return PrefixHits(known=False)
-        blocks = {}
+            return LookupAnswer(known=False)
+        held = []
         for name, prefill in self.prefills.items():
-            held = next((i for i, one in enumerate(hashes) if one not in prefill.cache), len(hashes))
-            if held:
-                blocks[name] = held
-        return PrefixHits(blocks)
+            blocks = next((i for i, one in enumerate(hashes) if one not in prefill.cache), len(hashes))
+            if blocks:
+                held.append(HeldPrefix(name, prefill.incarnation, blocks))
+        return LookupAnswer(tuple(held))
 
 
 class FakeCluster:

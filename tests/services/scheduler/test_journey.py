@@ -104,7 +104,7 @@ async def test_tenants_never_share_a_prefix():
     async with FakeCluster() as cluster:
         cached = [(await cluster.ask(ask(tenant=t, max_tokens=2)))[-1].usage.cached_tokens for t in ("t1", "t2", "t1")]
         assert cached == [0, 0, 48]
-        assert cluster.index.roots[0] == cluster.index.roots[2] != cluster.index.roots[1]
+        assert cluster.index.asked[0] == cluster.index.asked[2] != cluster.index.asked[1]
 
 
 async def test_the_index_leads_to_the_holder_and_its_silence_costs_nothing():

@@ -92,7 +92,6 @@ async def test_prefill_is_killed_while_it_computes():
         victim = next(p for p in cluster.prefills.values() if p.leases)
         await victim.kill()
         assert tokens_of(await running) == right(20)
-        assert cluster.decodes["d0"].cancels
         await cluster.idle()
 
 

@@ -38,7 +38,7 @@ async def test_what_does_not_fit_waits_and_is_served():
 
 
 async def test_over_capacity_is_shed_at_once_with_a_hint():
-    settings = with_settings(admission=AdmissionPolicy(max_waiting=5, max_wait_s=2.0))
+    settings = with_settings(admission=AdmissionPolicy(max_waiting=5, max_wait_s=10.0))
     async with FakeCluster(settings=settings) as cluster:
         await narrow(cluster)
         await seated(cluster, 2)
