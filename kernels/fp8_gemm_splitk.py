@@ -21,9 +21,11 @@ from kernels.tiles import BLOCK_K, Tile, pow2_at_least
 def column_scale(ws, next_block, COLUMNS: tl.constexpr):
     """The weight scale of each of a tile's columns [COLUMNS or 1, 1]: one block of 128, or two."""
     first = tl.load(ws)
-    if COLUMNS <= 128:
-        return first
-    return tl.where(tl.arange(0, COLUMNS) < 128, first, tl.load(ws + next_block))[:, None]
+    if COLUMNS > 128:
+        scale = tl.where(tl.arange(0, COLUMNS) < 128, first, tl.load(ws + next_block))[:, None]
+    else:
+        scale = first
+    return scale
 
 
 @triton.jit

@@ -132,8 +132,7 @@ def experts_up(x: Tensor, x_scale: Tensor, w: LayerWeights, counts: Tensor, sour
     if FUSED_SWIGLU:
         return grouped_gate_up(x, x_scale, *w.gate_up, counts, sources)
     both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources)
-    rows = torch.full((1,), both.shape[0], dtype=torch.int32, device=both.device)
-    q, scale = silu_mul_quant(both[None], rows)
+    q, scale = silu_mul_quant(both[None])
     return q[0], scale[0]
 
 
