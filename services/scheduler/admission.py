@@ -28,14 +28,21 @@ def may_dispatch(
 ) -> bool:
     """Whether the next request in line can go to an instance now.
 
-    Work is kept here, where it is fair between tenants, until some prefill instance runs low and decode has a seat.
+    Work is kept here, where it is fair between tenants, until some prefill instance runs low and decode has a seat. An
+    instance runs low when its queue is short in time, or in number: a few long prompts are no reason to keep short
+    ones from an engine that can interleave them.
     """
     if not prefill or not decode:
         return False
     unplaced_each = backlog.unplaced_tokens / len(prefill)
-    shortest_s = min((state.queued_tokens + unplaced_each) / state.tokens_per_s for state in prefill)
+    unplaced_works_each = backlog.unplaced / len(prefill)
+    low = any(
+        state.works + unplaced_works_each < policy.dispatch_works
+        or (state.queued_tokens + unplaced_each) / state.tokens_per_s <= policy.dispatch_ahead_s
+        for state in prefill
+    )
     seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
-    return shortest_s <= policy.dispatch_ahead_s and seats > 0
+    return low and seats > 0
 
 
 def predicted_wait_s(prefill: Sequence[PrefillState], decode: Sequence[DecodeState], backlog: Backlog) -> float:

@@ -9,7 +9,7 @@ task is woken for a token. Tokens that decode sends before prefill's first token
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from common.errors import (
@@ -87,6 +87,7 @@ class Surroundings:
     settings: SchedulerSettings
     metrics: SchedulerMetrics
     background: Callable[["asyncio.Task[None]"], None]  # keeps a task until it is done
+    repeat_cancel: Callable[[str], Awaitable[None]] | None = None  # over the bus, when a worker did not answer
 
 
 @dataclass(slots=True)
@@ -392,7 +393,9 @@ class Attempt:
         try:
             await peer.client.cancel(self._work.work_id)
         except TandemError:
-            self._around.metrics.lost_cancels.inc()  # a peer that does not answer drops the work with the stream
+            self._around.metrics.lost_cancels.inc()  # a peer that is gone drops the work with the stream
+            if self._around.repeat_cancel is not None:
+                await self._around.repeat_cancel(self._work.work_id)
 
     def _book(self, instance: str, tokens: int) -> None:
         self._around.fleet.book(instance, self._work.work_id, tokens)

@@ -10,8 +10,9 @@ from services.scheduler.placement import PlacementPolicy
 class AdmissionPolicy:
     max_live: int = 4096  # requests
     max_waiting: int = 1024  # requests that wait for their turn
-    max_wait_s: float = 8.0  # predicted; also the longest that one really waits
-    dispatch_ahead_s: float = 0.5  # queued work that a prefill instance is given in advance
+    max_wait_s: float = 30.0  # predicted; also the longest that one really waits
+    dispatch_ahead_s: float = 0.5  # queued work that a prefill instance is given in advance, in time
+    dispatch_works: int = 8  # likewise in number; either is enough
     retry_after_s: float = 1.0  # least hint
     tenant_weights: dict[str, float] = field(default_factory=dict)  # absent: 1
 
@@ -50,7 +51,9 @@ class SchedulerSettings:
     def of(name: str, config: ClusterConfig) -> "SchedulerSettings":
         return SchedulerSettings(
             name=name,
-            admission=AdmissionPolicy(max_live=config.scheduler.max_live_requests),
+            admission=AdmissionPolicy(
+                max_live=config.scheduler.max_live_requests, max_wait_s=config.scheduler.max_wait_s
+            ),
             retry=RetryPolicy(attempts_without_progress=config.scheduler.max_attempts),
             placement=PlacementPolicy(block_tokens=config.block_tokens, chunk_tokens=config.prefill.chunk_tokens),
             explained_requests=config.scheduler.explained_requests,
