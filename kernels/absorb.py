@@ -1,7 +1,7 @@
 """The per-head products around absorbed attention: query absorb with rotation, value projection with quantisation.
 
-Weights stay FP8 in memory and become bf16 in registers, where they are the left operand of wgmma; activations stay bf16,
-so nothing is quantised on the way in. The value projection writes FP8 and scales for the output projection: a head's
+Weights stay FP8 in memory and become bf16 on the way to the product; activations stay bf16, so nothing is quantised on
+the way in. The value projection writes FP8 and scales for the output projection: a head's
 128 values are one scale group. Batch-invariant.
 """
 
@@ -12,53 +12,64 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
+from kernels.pdl import launch_options, prefetch, release, wait
 from kernels.quant_fp8 import quantize_groups
-from kernels.tiles import pow2_at_least, scale_buffer
+from kernels.tiles import pow2_at_least, scale_buffer, sm_count
 
 
 @triton.jit(do_not_specialize=["T"])
 def _absorb(
-    q_desc, q_ptr, k_desc, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, HALF, stride_q, stride_out,
-    H: tl.constexpr, NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    q_desc, q_ptr, k_ptr, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, stride_q, stride_out,
+    NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    head, m0 = tl.program_id(0), tl.program_id(1) * ROWS
-    token = m0 + tl.arange(0, ROWS)
-    live = token < T
-    q = q_desc.load([m0, head * (NOPE + PE)])
-    to = out_ptr + token.to(tl.int64)[:, None] * stride_out + head * (R + PE)
-    column = tl.arange(0, COLUMNS)
-    for r0 in tl.range(0, R, COLUMNS, num_stages=2):
-        w = k_desc.load([head * R + r0, 0])
-        scale = tl.load(ks_ptr + head * tl.cdiv(R, 128) + r0 // 128)
-        part = tl.dot(w.to(q.dtype), q.T) * scale
-        keep = live[:, None] & (r0 + column < R)[None, :]
-        tl.store(to + r0 + column[None, :], tl.trans(part).to(out_ptr.dtype.element_ty), mask=keep)
-    half = tl.arange(0, PE // 2)
-    angle = tl.load(positions_ptr + token, mask=live, other=0)[:, None] * HALF + half[None, :]
-    cos = tl.load(cos_ptr + angle)
-    sin = tl.load(sin_ptr + angle)
-    pe = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * (NOPE + PE) + NOPE + 2 * half[None, :]
-    even = tl.load(pe, mask=live[:, None], other=0.0).to(tl.float32)
-    odd = tl.load(pe + 1, mask=live[:, None], other=0.0).to(tl.float32)
-    rotated = tl.interleave(even * cos - odd * sin, even * sin + odd * cos)
-    tl.store(to + R + tl.arange(0, PE)[None, :], rotated.to(out_ptr.dtype.element_ty), mask=live[:, None])
+    """One head and `COLUMNS` latent channels; the weight is made bf16 once and serves all tokens."""
+    column_tiles = R // COLUMNS
+    head, r0 = tl.program_id(0) // column_tiles, (tl.program_id(0) % column_tiles) * COLUMNS
+    release(PDL)
+    column = r0 + tl.arange(0, COLUMNS)
+    w = tl.load(k_ptr + (head * R + column[:, None]) * NOPE + tl.arange(0, NOPE)[None, :])
+    scale = tl.load(ks_ptr + head * (R // 128) + r0 // 128)
+    w = w.to(q_ptr.dtype.element_ty)
+    wait(PDL)
+    for tile in range(tl.program_id(1), tl.cdiv(T, ROWS), tl.num_programs(1)):
+        m0 = tile * ROWS
+        token = m0 + tl.arange(0, ROWS)
+        live = token < T
+        q = q_desc.load([m0, head * (NOPE + PE)])
+        part = tl.dot(q, w.T) * scale
+        to = out_ptr + token.to(tl.int64)[:, None] * stride_out + head * (R + PE)
+        tl.store(to + column[None, :], part.to(out_ptr.dtype.element_ty), mask=live[:, None])
+        if r0 == 0:
+            half = tl.arange(0, PE // 2)
+            angle = tl.load(positions_ptr + token, mask=live, other=0)[:, None] * (PE // 2) + half[None, :]
+            cos = tl.load(cos_ptr + angle)
+            sin = tl.load(sin_ptr + angle)
+            pe = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * (NOPE + PE) + NOPE
+            even = tl.load(pe + 2 * half[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+            odd = tl.load(pe + 2 * half[None, :] + 1, mask=live[:, None], other=0.0).to(tl.float32)
+            rotated = tl.interleave(even * cos - odd * sin, even * sin + odd * cos)
+            tl.store(to + R + tl.arange(0, PE)[None, :], rotated.to(out_ptr.dtype.element_ty), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["T"])
 def _project_value(
-    x_desc, v_desc, vs_ptr, q_ptr, scale_ptr, T, R, stride_q, stride_scale,
-    V: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+    x_desc, v_ptr, vs_ptr, q_ptr, scale_ptr, T, R, stride_q, stride_scale,
+    V: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head, m0 = tl.program_id(0), tl.program_id(1) * ROWS
-    r_blocks = tl.cdiv(R, 128)
-    acc = tl.zeros((V, ROWS), tl.float32)
+    r_blocks = R // 128
+    rows = v_ptr + (head * V + tl.arange(0, V)[:, None]) * R
+    release(PDL)
+    prefetch(rows + tl.arange(0, 4)[None, :] * 128, PDL)
+    wait(PDL)
+    acc = tl.zeros((ROWS, V), tl.float32)
     for rb in tl.range(0, r_blocks, num_stages=STAGES):
         x = x_desc.load([m0, head * R + rb * 128])
-        w = v_desc.load([head * V, rb * 128])
-        acc += tl.dot(w.to(x.dtype), x.T) * tl.load(vs_ptr + head * r_blocks + rb)
+        w = tl.load(rows + rb * 128 + tl.arange(0, 128)[None, :])
+        acc += tl.dot(x, w.to(x.dtype).T) * tl.load(vs_ptr + head * r_blocks + rb)
     token = m0 + tl.arange(0, ROWS)
     live = token < T
-    q, scale = quantize_groups(tl.trans(acc))
+    q, scale = quantize_groups(acc)
     to = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * V + tl.arange(0, V)[None, :]
     tl.store(to, q.to(q_ptr.dtype.element_ty), mask=live[:, None])
     tl.store(scale_ptr + head.to(tl.int64) * stride_scale + token, scale, mask=live)
@@ -103,12 +114,12 @@ def absorb_query(
     out = q.new_empty((tokens, heads, rank + pe))
     if tokens:
         rows = rows or min(64, pow2_at_least(tokens, 16))
-        _absorb[(heads, triton.cdiv(tokens, rows))](
+        # One wave of programs: more only when token tiles outnumber what they can loop over.
+        repeats = min(triton.cdiv(tokens, rows), max(1, triton.cdiv(4 * sm_count(q.device), heads * rank // 128)))
+        _absorb[(heads * rank // 128, repeats)](
             TensorDescriptor(q.view(tokens, -1), [tokens, heads * (nope + pe)], [q.stride(0), 1], [rows, nope]),
-            q,
-            TensorDescriptor(k_b.view(-1, nope), [heads * rank, nope], [nope, 1], [128, nope]),
-            k_scale, cos, sin, positions, out, tokens, rank, pe // 2, q.stride(0), out.stride(0),
-            H=heads, NOPE=nope, PE=pe, ROWS=rows, COLUMNS=128, num_warps=4,
+            q, k_b, k_scale, cos, sin, positions, out, tokens, rank, q.stride(0), out.stride(0),
+            NOPE=nope, PE=pe, ROWS=rows, COLUMNS=128, num_warps=4, **launch_options(q.device),
         )  # fmt: skip
     return out
 
@@ -145,8 +156,7 @@ def project_value(attended: Tensor, v_b: Tensor, v_scale: Tensor, *, rows: int |
         rows = rows or min(64, pow2_at_least(tokens, 16))
         _project_value[(heads, triton.cdiv(tokens, rows))](
             TensorDescriptor(attended.view(tokens, -1), [tokens, heads * rank], [heads * rank, 1], [rows, 128]),
-            TensorDescriptor(v_b.view(-1, rank), [heads * values, rank], [rank, 1], [values, 128]),
-            v_scale, q, scale, tokens, rank, q.stride(0), scale.stride(1),
-            V=values, ROWS=rows, STAGES=4, num_warps=4,
+            v_b, v_scale, q, scale, tokens, rank, q.stride(0), scale.stride(1),
+            V=values, ROWS=rows, STAGES=3, num_warps=4, **launch_options(attended.device),
         )  # fmt: skip
     return q, scale

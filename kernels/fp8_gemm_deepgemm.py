@@ -1,5 +1,8 @@
 """FP8 matrix products by DeepGEMM (wgmma with scales promoted in fp32 per 128 of K): many rows, dense and per expert."""
 
+from functools import lru_cache
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,13 @@ from kernels.libraries import library
 
 MASKED_ROWS = 64  # DeepGEMM's smallest row tile; masked layouts pad an expert's rows to it
 CONTIGUOUS_ALIGN = 128
+
+
+@lru_cache(maxsize=1)
+def _deep_gemm() -> ModuleType:
+    module = library("deep_gemm", "fp8_gemm")
+    module.set_pdl(True)
+    return module
 
 
 def fp8_gemm_deepgemm(
@@ -24,7 +34,7 @@ def fp8_gemm_deepgemm(
     out = x.new_empty((x.shape[0], w.shape[0]), dtype=out_dtype)
     check.dtype("out_dtype", out, torch.bfloat16)
     if x.shape[0]:
-        library("deep_gemm", "fp8_gemm").fp8_gemm_nt((x, x_scale), (w, w_scale), out)
+        _deep_gemm().fp8_gemm_nt((x, x_scale), (w, w_scale), out)
     return out
 
 
@@ -46,7 +56,7 @@ def grouped_gemm_masked(
     check.dtype("counts", counts, torch.int32)
     out = x.new_empty((x.shape[0], x.shape[1], w.shape[1]), dtype=torch.bfloat16)
     if out.numel():
-        masked = library("deep_gemm", "grouped_gemm_masked").fp8_m_grouped_gemm_nt_masked
+        masked = _deep_gemm().fp8_m_grouped_gemm_nt_masked
         masked((x, x_scale), (w, w_scale), out, counts, expected_rows)
     return out
 
@@ -64,6 +74,6 @@ def grouped_gemm_contiguous(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tens
     check.dtype("experts_of_rows", experts_of_rows, torch.int32)
     out = x.new_empty((x.shape[0], w.shape[1]), dtype=torch.bfloat16)
     if out.numel():
-        contiguous = library("deep_gemm", "grouped_gemm_contiguous").m_grouped_fp8_gemm_nt_contiguous
+        contiguous = _deep_gemm().m_grouped_fp8_gemm_nt_contiguous
         contiguous((x, x_scale), (w, w_scale), out, experts_of_rows)
     return out

@@ -15,7 +15,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.fp8_gemm_splitk import scale_descriptor
+from kernels.fp8_gemm_splitk import column_scale, scale_descriptor
+from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count
 
@@ -26,8 +27,10 @@ def _grouped(
     N, K, stride_xs, stride_ws_expert, stride_ws, stride_out_scale,
     E: tl.constexpr, E_BLOCK: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     GATHER: tl.constexpr, SWIGLU: tl.constexpr, STAGES: tl.constexpr,
+    FLATTEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Without SWIGLU, N columns a tile of COLUMNS each; with it, N counts gate and up together."""
+    begin(PDL)
     experts = tl.arange(0, E_BLOCK)
     counts = tl.load(counts_ptr + experts, mask=experts < E, other=0)
     tiles = (counts + ROWS - 1) // ROWS
@@ -36,7 +39,7 @@ def _grouped(
     column_tiles = tl.cdiv(width, COLUMNS)
     k_blocks = tl.cdiv(K, 128)
     lane = tl.arange(0, ROWS)
-    for item in tl.range(tl.program_id(0), tl.sum(tiles, axis=0) * column_tiles, tl.num_programs(0)):
+    for item in tl.range(tl.program_id(0), tl.sum(tiles, axis=0) * column_tiles, tl.num_programs(0), flatten=FLATTEN):
         tile = item // column_tiles
         n0 = (item % column_tiles) * COLUMNS
         expert = tl.sum((tile_ends <= tile).to(tl.int32), axis=0)
@@ -47,6 +50,7 @@ def _grouped(
         w_row = expert * N + n0
         ws_base = ws_ptr + expert.to(tl.int64) * stride_ws_expert
         ws_row = ws_base + (n0 // 128) * stride_ws
+        next_block = tl.where(n0 + 128 < N, stride_ws, 0)
         ws_up = ws_base + ((n0 + width) // 128) * stride_ws
         acc = tl.zeros((COLUMNS, ROWS), tl.float32)
         acc_up = tl.zeros((COLUMNS, ROWS), tl.float32)
@@ -60,8 +64,13 @@ def _grouped(
                 scale = tl.load(xs_ptr + kb * stride_xs + source, mask=live, other=0.0)
             else:
                 x = x_desc.load([row0, kb * 128])
-                scale = tl.reshape(xs_desc.load([kb, row0]), (ROWS,))
-            acc += tl.dot(w_desc.load([w_row, kb * 128]), x.T) * (scale * tl.load(ws_row + kb))[None, :]
+                if ROWS >= 32:
+                    scale = tl.reshape(xs_desc.load([kb, row0]), (ROWS,))
+                else:
+                    # TMA writes to multiples of 128 bytes of shared memory only, 32 scales.
+                    scale = tl.load(xs_ptr + kb * stride_xs + row0 + lane, mask=live, other=0.0)
+            gate = tl.dot(w_desc.load([w_row, kb * 128]), x.T)
+            acc += gate * (scale[None, :] * column_scale(ws_row + kb, next_block, COLUMNS))
             if SWIGLU:
                 up = tl.dot(w_desc.load([w_row + width, kb * 128]), x.T)
                 acc_up += up * (scale * tl.load(ws_up + kb))[None, :]
@@ -225,5 +234,7 @@ def _launch(
         GATHER=sources is not None,
         SWIGLU=out_scale is not None,
         STAGES=tile.stages,
+        FLATTEN=tile.flatten,
         num_warps=tile.warps,
+        **launch_options(x.device),
     )

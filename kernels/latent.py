@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
+from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import pow2_at_least, scale_buffer
 
@@ -64,7 +65,9 @@ def _split_qkv_a(
     qkv_ptr, q_norm_ptr, kv_norm_ptr, cos_ptr, sin_ptr, positions_ptr, cache_ptr, slots_ptr, q_ptr, scale_ptr,
     eps, stride_part, stride_row, stride_block, stride_token, block_tokens, stride_scale, Q_LORA, R, HALF,
     SPLITS: tl.constexpr, GROUPS: tl.constexpr, R_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     row = qkv_ptr + token * stride_row
     if tl.program_id(1) == 0:
@@ -81,7 +84,8 @@ def _split_qkv_a(
 
 @triton.jit
 def _append(latent_ptr, cache_ptr, slots_ptr, stride_latent, stride_block, stride_token, block_tokens, WIDTH,
-            BLOCK: tl.constexpr):  # fmt: skip
+            BLOCK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token)
     if slot >= 0:
@@ -93,7 +97,8 @@ def _append(latent_ptr, cache_ptr, slots_ptr, stride_latent, stride_block, strid
 
 @triton.jit(do_not_specialize=["start"])
 def _gather(cache_ptr, table_ptr, out_ptr, start, stride_block, stride_token, block_tokens, WIDTH,
-            BLOCK: tl.constexpr):  # fmt: skip
+            BLOCK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     place = start + token
     block = tl.load(table_ptr + place // block_tokens).to(tl.int64)
@@ -153,6 +158,7 @@ def split_qkv_a(
             q_lora, rank, half,
             SPLITS=qkv.shape[0] if qkv.dim() == 3 else 1, GROUPS=pow2_at_least(-(-q_lora // 128)),
             R_BLOCK=pow2_at_least(rank), HALF_BLOCK=pow2_at_least(half), num_warps=4,
+            **launch_options(qkv.device),
         )  # fmt: skip
     return q, scale
 
@@ -173,7 +179,7 @@ def append_latent(cache: Tensor, latent: Tensor, slots: Tensor) -> None:
     if latent.shape[0]:
         _append[(latent.shape[0],)](
             latent, cache, slots, latent.stride(0), cache.stride(0), cache.stride(1), cache.shape[1], cache.shape[2],
-            BLOCK=pow2_at_least(cache.shape[2]), num_warps=2,
+            BLOCK=pow2_at_least(cache.shape[2]), num_warps=2, **launch_options(cache.device),
         )  # fmt: skip
 
 
@@ -193,7 +199,7 @@ def gather_latent(cache: Tensor, block_table: Tensor, start: int, stop: int) -> 
     if out.shape[0]:
         _gather[(out.shape[0],)](
             cache, block_table, out, start, cache.stride(0), cache.stride(1), cache.shape[1], cache.shape[2],
-            BLOCK=pow2_at_least(cache.shape[2]), num_warps=2,
+            BLOCK=pow2_at_least(cache.shape[2]), num_warps=2, **launch_options(cache.device),
         )  # fmt: skip
     return out
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels import check
 from kernels.libraries import library
 from kernels.mla_decode import WORKSPACE_BYTES
+from kernels.pdl import begin, launch_options
 from kernels.tiles import pow2_at_least
 
 LOG2_E = 1.4426950408889634
@@ -98,7 +99,8 @@ def mla_prefill(
 
 
 @triton.jit
-def _merge_states(a_ptr, lse_a_ptr, b_ptr, lse_b_ptr, out_ptr, lse_ptr, V, BLOCK: tl.constexpr):
+def _merge_states(a_ptr, lse_a_ptr, b_ptr, lse_b_ptr, out_ptr, lse_ptr, V, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     lse_a = tl.load(lse_a_ptr + row)
     lse_b = tl.load(lse_b_ptr + row)
@@ -135,7 +137,8 @@ def merge_states(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> 
     if out.numel():
         width = out.shape[2]
         _merge_states[(lse.numel(),)](
-            out_a, lse_a, out_b, lse_b, out, lse, width, BLOCK=pow2_at_least(width), num_warps=1
+            out_a, lse_a, out_b, lse_b, out, lse, width, BLOCK=pow2_at_least(width), num_warps=1,
+            **launch_options(out.device),
         )  # fmt: skip
     return out, lse
 

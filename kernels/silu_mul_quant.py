@@ -10,11 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
+from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import pow2_at_least, sm_count
 
-PROGRAMS_PER_SM = 16
-GROUPS = 8  # 128-channel groups a program handles at once
+PROGRAMS_PER_SM = 8
+GROUPS = 16  # 128-channel groups a program handles at once
 WARPS = 4
 
 
@@ -23,7 +24,9 @@ def _silu_mul_quant(
     x_ptr, counts_ptr, q_ptr, scale_ptr, stride_expert, stride_row, stride_scale_expert, stride_scale_group,
     max_rows, I, chunks,
     E: tl.constexpr, E_BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     experts = tl.arange(0, E_BLOCK)
     counts = tl.load(counts_ptr + experts, mask=experts < E, other=0)
     ends = tl.cumsum(counts, axis=0)
@@ -85,6 +88,6 @@ def silu_mul_quant(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         _silu_mul_quant[(programs,)](
             x, counts, q, scale, x.stride(0), x.stride(1), scale.stride(0), scale.stride(2),
             max_rows, inner, chunks,
-            E=experts, E_BLOCK=pow2_at_least(experts), GROUPS=groups, num_warps=WARPS,
+            E=experts, E_BLOCK=pow2_at_least(experts), GROUPS=groups, num_warps=WARPS, **launch_options(x.device),
         )  # fmt: skip
     return q, scale

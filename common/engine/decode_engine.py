@@ -156,8 +156,8 @@ class DecodeEngine:
         return self._step
 
     def has_work(self) -> bool:
-        """Something is here; `step` may still find nothing that can run now."""
-        return bool(self._work or self._events)
+        """Something is here, or the group's next step is due."""
+        return bool(self._work or self._events or not self._gate.parked)
 
     def load(self) -> EngineLoad:
         counts = self.pool.counts()

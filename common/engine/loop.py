@@ -99,7 +99,8 @@ class EngineLoop(Generic[EngineT, Event]):
         """Let work finish for up to `drain_s`, end the rest with an error, and join the thread.
 
         Commands are still taken while work is left, so that readers can release their leases; refusing new work
-        meanwhile is the service's part.
+        meanwhile is the service's part. Instances of a group stop together: as long as any of them has work, all
+        take its steps.
         """
         self._stop_at_s = self._clock.now_s() + drain_s
         self._inbox.put(lambda: None)  # wakes a loop that waits

@@ -128,8 +128,8 @@ class PrefillEngine:
         return self._step
 
     def has_work(self) -> bool:
-        """Something waits, computes or is leased; `step` may still find nothing that can run now."""
-        return bool(self._waiting or self._computing or self._held or self._events)
+        """Something waits, computes or is leased, or the group's next step is due."""
+        return bool(self._waiting or self._computing or self._held or self._events or not self._gate.parked)
 
     def load(self) -> EngineLoad:
         counts = self.pool.counts()

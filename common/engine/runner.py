@@ -131,9 +131,9 @@ class Runner:
         if self._group.ranks == 1:
             return
         index = self._index(list(blocks))
-        latent = yield from self._group.broadcast(self.pool.tensor[index])
+        latent = yield from self._group.broadcast(self.pool.words[index])
         if self._group.rank:
-            self.pool.tensor[index] = latent
+            self.pool.words[index] = latent
 
     def _draw(
         self, sequences: tuple[SequenceStep, ...], rules: list[DrawRule], hidden: torch.Tensor

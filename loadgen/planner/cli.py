@@ -92,7 +92,7 @@ def plan(
             if ep is not None:
                 sections = point_sections(question, ep=ep, tp=tp, batch=batch, schedule=schedule)
             else:
-                sections = sweep_sections(question, [e for e in EPS if e <= gpus])
+                sections = sweep_sections(question, _eps(gpus))
             sections.append(hardware_section(gpu))
         _show(console, sections, images, json_path, html_path)
     except TandemError as error:
@@ -128,6 +128,13 @@ def _workload(
         draft_tokens=drafts,
     )
     return workload_sections(load, found, gpu, gpus, ttft_s, itl_s)
+
+
+def _eps(gpus: int) -> list[int]:
+    eps = [ep for ep in EPS if ep <= gpus]
+    if not eps:
+        raise InvalidInput("gpus", gpus, f"at least {EPS[0]}")
+    return eps
 
 
 def _measured(tables: Path, constants: Constants) -> MeasuredCheck:

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.planner.communication import Copies, Direction, Traffic, copies_per_token, exchange_us, reached, token_bytes
+from loadgen.planner.communication import (
+    Copies,
+    Direction,
+    Traffic,
+    copies_per_token,
+    exchange_us,
+    reached,
+    token_bytes,
+)
 from loadgen.planner.hardware import hardware
 from loadgen.planner.stacks import committed_constants, exchanges_of
 

@@ -22,9 +22,7 @@ def test_latent_bytes_a_token():
     assert V3.latent_bytes_per_token(mtp=True) == 71_424
 
 
-@pytest.mark.parametrize(
-    ("name", "total", "active"), [("deepseek-v2-lite", 15.7, 2.4), ("mixtral-8x7b", 46.7, 12.7)]
-)
+@pytest.mark.parametrize(("name", "total", "active"), [("deepseek-v2-lite", 15.7, 2.4), ("mixtral-8x7b", 46.7, 12.7)])
 def test_other_models(name, total, active):
     shape = model_shape(name)
     assert shape.parameters() / 1e9 == pytest.approx(total, abs=0.05)

@@ -11,7 +11,7 @@ from loadgen.planner.attention_operations import (
     prefill_attention,
     projection_operations,
 )
-from loadgen.planner.expert_operations import expert_load, expected_maximum, routed_operations
+from loadgen.planner.expert_operations import expected_maximum, expert_load, routed_operations
 from loadgen.planner.model_shapes import model_shape
 from loadgen.planner.operations import KernelClass, grouped_gemm, routed_tile_rows, tile_rows
 
@@ -102,13 +102,16 @@ def test_expected_maximum_of_normal_draws():
 
 @given(tokens=st.floats(0.01, 5000), smaller=st.sampled_from([8, 16, 32, 64]))
 def test_more_expert_parallelism_never_raises_expert_weight_traffic(tokens, smaller):
-    """At fixed tokens a GPU, doubling EP halves the experts held; mean and hottest active experts never grow."""
+    """At fixed tokens a GPU, doubling EP halves the experts held: the weights a GPU reads never grow.
+
+    The hottest rank's neither, from one token a GPU on; with less, the hottest of twice as many ranks may be hotter.
+    """
     few, many = expert_load(V3, tokens, smaller), expert_load(V3, tokens, 2 * smaller)
     assert many.mean_active <= few.mean_active * (1 + 1e-9)
-    assert many.active <= few.active * (1 + 1e-9) or many.active <= few.mean_active * 1.2
-    weight = [o.bytes for o in routed_operations(V3, expert_load(V3, tokens, 2 * smaller, chance=False))]
-    before = [o.bytes for o in routed_operations(V3, expert_load(V3, tokens, smaller, chance=False))]
-    assert sum(weight) <= sum(before) * (1 + 1e-9)
+    assert tokens < 1 or many.active <= few.active * (1 + 1e-9)
+    even = [expert_load(V3, tokens, ep, chance=False) for ep in (smaller, 2 * smaller)]
+    before, after = (sum(o.bytes for o in routed_operations(V3, load)) for load in even)
+    assert after <= before * (1 + 1e-9)
 
 
 @given(rows=st.floats(0.01, 20_000), more=st.floats(0, 100))

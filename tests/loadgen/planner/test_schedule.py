@@ -53,7 +53,11 @@ stages = st.builds(Stages, st.tuples(times, times, times, times, times), flights
 
 @given(one=stages, two=stages)
 def test_no_schedule_beats_either_resource(one, two):
-    for schedule, batches in ((Schedule.NONE, [one]), (Schedule.DISPATCH_OVERLAP, [one]), (Schedule.DUAL_MICROBATCH, [one, two])):
+    for schedule, batches in (
+        (Schedule.NONE, [one]),
+        (Schedule.DISPATCH_OVERLAP, [one]),
+        (Schedule.DUAL_MICROBATCH, [one, two]),
+    ):
         span = layer_span(schedule, batches)
         busy = sum(sum(b.compute_us) + b.dispatch.busy_us + b.combine.busy_us for b in batches)
         network = sum(b.dispatch.flight_us + b.combine.flight_us for b in batches)
