@@ -40,7 +40,7 @@ def test_the_gate_opens_while_prefill_runs_low_and_decode_has_seats():
 
 def test_the_wait_is_that_of_the_slower_side():
     assert predicted_wait_s(prefill(2000), decode(), backlog(waiting_tokens=1000)) == 3.0
-    full = backlog(waiting=3, departures_per_s=2.0)
+    full = backlog(waiting=3, residence_s=4.0)
     assert predicted_wait_s(prefill(), decode(8), full) == 2.0
     assert predicted_wait_s(prefill(), decode(0), full) == 0.0
 
