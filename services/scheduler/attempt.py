@@ -75,7 +75,14 @@ class _Admitted:
     error: TandemError | None
 
 
-_Event = PrefillStarted | PrefillFirstToken | _PrefillEnded | _Admitted | WorkEvent
+@dataclass(frozen=True, slots=True)
+class _HandoffLost:
+    """Prefill is gone and decode has not said within its grace that it has everything."""
+
+    error: TandemError
+
+
+_Event = PrefillStarted | PrefillFirstToken | _PrefillEnded | _Admitted | _HandoffLost | WorkEvent
 
 
 @dataclass(slots=True)
@@ -131,6 +138,7 @@ class Attempt:
         self._admitting: asyncio.Task[None] | None = None
         self._refusals: list[str] = []
         self._has_first = False
+        self._joined = False
         self._early: list[WorkTokens] = []
         self._finished = False
         self._ended_at_decode = False
@@ -180,6 +188,9 @@ class Attempt:
                 self._on_prefill_ended(event.error)
             case _Admitted():
                 self._on_admitted(event)
+            case _HandoffLost():
+                if not self._joined:
+                    raise self._failed(event.error, self._prefill_name)
             case WorkJoined():
                 self._on_joined(event)
             case WorkTokens():
@@ -211,10 +222,13 @@ class Attempt:
             self._on_tokens(tokens)
 
     def _on_prefill_ended(self, error: TandemError | None) -> None:
-        """After the first token decode alone knows whether it has all latent, so it has the word."""
+        """After the first token decode alone knows whether it has all latent, so it has the word for a while."""
         if not self._has_first or self._decode is None:
             name = self._prefill_name
             raise self._failed(error or InternalError(f"{name}: prefill ended without a first token"), name)
+        if error is not None and not self._joined:
+            grace_s = self._around.settings.handoff_grace_s
+            asyncio.get_running_loop().call_later(grace_s, self._happen, _HandoffLost(error))
 
     def _on_admitted(self, event: _Admitted) -> None:
         if event.error is None:
@@ -232,6 +246,7 @@ class Attempt:
         self._admit()
 
     def _on_joined(self, event: WorkJoined) -> None:
+        self._joined = True
         self._around.fleet.observe_transfer(self._decode_name, event.exposed_transfer_s)
         if not self._resumes:
             self._ledger.enter(Part.STEPS)
