@@ -9,7 +9,7 @@ task is woken for a token. Tokens that decode sends before prefill's first token
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from common.errors import (
@@ -75,7 +75,14 @@ class _Admitted:
     error: TandemError | None
 
 
-_Event = PrefillStarted | PrefillFirstToken | _PrefillEnded | _Admitted | WorkEvent
+@dataclass(frozen=True, slots=True)
+class _HandoffLost:
+    """Prefill is gone and decode has not said within its grace that it has everything."""
+
+    error: TandemError
+
+
+_Event = PrefillStarted | PrefillFirstToken | _PrefillEnded | _Admitted | _HandoffLost | WorkEvent
 
 
 @dataclass(slots=True)
@@ -87,6 +94,7 @@ class Surroundings:
     settings: SchedulerSettings
     metrics: SchedulerMetrics
     background: Callable[["asyncio.Task[None]"], None]  # keeps a task until it is done
+    repeat_cancel: Callable[[str], Awaitable[None]] | None = None  # over the bus, when a worker did not answer
 
 
 @dataclass(slots=True)
@@ -130,6 +138,7 @@ class Attempt:
         self._admitting: asyncio.Task[None] | None = None
         self._refusals: list[str] = []
         self._has_first = False
+        self._joined = False
         self._early: list[WorkTokens] = []
         self._finished = False
         self._ended_at_decode = False
@@ -179,6 +188,9 @@ class Attempt:
                 self._on_prefill_ended(event.error)
             case _Admitted():
                 self._on_admitted(event)
+            case _HandoffLost():
+                if not self._joined:
+                    raise self._failed(event.error, self._prefill_name)
             case WorkJoined():
                 self._on_joined(event)
             case WorkTokens():
@@ -210,10 +222,13 @@ class Attempt:
             self._on_tokens(tokens)
 
     def _on_prefill_ended(self, error: TandemError | None) -> None:
-        """After the first token decode alone knows whether it has all latent, so it has the word."""
+        """After the first token decode alone knows whether it has all latent, so it has the word for a while."""
         if not self._has_first or self._decode is None:
             name = self._prefill_name
             raise self._failed(error or InternalError(f"{name}: prefill ended without a first token"), name)
+        if error is not None and not self._joined:
+            grace_s = self._around.settings.handoff_grace_s
+            asyncio.get_running_loop().call_later(grace_s, self._happen, _HandoffLost(error))
 
     def _on_admitted(self, event: _Admitted) -> None:
         if event.error is None:
@@ -231,6 +246,7 @@ class Attempt:
         self._admit()
 
     def _on_joined(self, event: WorkJoined) -> None:
+        self._joined = True
         self._around.fleet.observe_transfer(self._decode_name, event.exposed_transfer_s)
         if not self._resumes:
             self._ledger.enter(Part.STEPS)
@@ -392,7 +408,9 @@ class Attempt:
         try:
             await peer.client.cancel(self._work.work_id)
         except TandemError:
-            self._around.metrics.lost_cancels.inc()  # a peer that does not answer drops the work with the stream
+            self._around.metrics.lost_cancels.inc()  # a peer that is gone drops the work with the stream
+            if self._around.repeat_cancel is not None:
+                await self._around.repeat_cancel(self._work.work_id)
 
     def _book(self, instance: str, tokens: int) -> None:
         self._around.fleet.book(instance, self._work.work_id, tokens)

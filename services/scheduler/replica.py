@@ -45,6 +45,7 @@ class Replica:
     membership: Membership
     turns: Turns
     background: Background
+    around: Surroundings
     identity: str
 
     def ready(self) -> bool:
@@ -71,4 +72,4 @@ def build_replica(
     background = Background()
     around = Surroundings(fleet, membership, settings, metrics, background.keep)
     itinerary = Itinerary(around, lookup, turns, work_ids, clock, tokenizer, ExplainStore(settings.explained_requests))
-    return Replica(Core(card, itinerary), fleet, membership, turns, background, work_ids.identity)
+    return Replica(Core(card, itinerary), fleet, membership, turns, background, around, work_ids.identity)
