@@ -47,7 +47,7 @@ def load(
     prefix_groups: Annotated[int, typer.Option(min=1, help="How many different beginnings.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0)] = None,
     tenant: Annotated[str, typer.Option()] = "",
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
     senders: Annotated[int, typer.Option(min=1, help="Sender processes.")] = 2,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="For one request.")] = 300.0,
     warmup_s: Annotated[
