@@ -28,8 +28,9 @@ def quantize_block(w: Tensor) -> tuple[Tensor, Tensor]:
     padded[:rows, :columns] = w
     tiles = padded.view(blocks_n, BLOCK, blocks_k, BLOCK)
     amax = tiles.abs().amax(dim=(1, 3)).clamp_min(AMAX_FLOOR)
-    q = (tiles * (FP8_MAX / amax)[:, None, :, None]).to(torch.float8_e4m3fn)
-    return q.view(blocks_n * BLOCK, blocks_k * BLOCK)[:rows, :columns].contiguous(), amax / FP8_MAX
+    most = torch.full_like(amax, FP8_MAX)  # a tensor: torch multiplies by the reciprocal of a scalar
+    q = (tiles * (most / amax)[:, None, :, None]).to(torch.float8_e4m3fn)
+    return q.view(blocks_n * BLOCK, blocks_k * BLOCK)[:rows, :columns].contiguous(), amax / most
 
 
 def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,8 +41,9 @@ def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
     padded[:, :columns] = x
     tiles = padded.view(tokens, blocks, BLOCK)
     amax = tiles.abs().amax(dim=-1).clamp_min(AMAX_FLOOR)
-    q = (tiles * (FP8_MAX / amax)[..., None]).to(torch.float8_e4m3fn)
-    return q.view(tokens, blocks * BLOCK)[:, :columns].contiguous(), amax / FP8_MAX
+    most = torch.full_like(amax, FP8_MAX)
+    q = (tiles * (most / amax)[..., None]).to(torch.float8_e4m3fn)
+    return q.view(tokens, blocks * BLOCK)[:, :columns].contiguous(), amax / most
 
 
 def dequantize_per_token(q: Tensor, scale: Tensor) -> Tensor:

@@ -13,7 +13,29 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
+from kernels.pdl import launch_options, prefetch, release, wait
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least
+
+MANY = 1 << 30
+
+
+@triton.jit
+def column_scale(ws, next_block, COLUMNS: tl.constexpr):
+    """The weight scale of each of a tile's columns [COLUMNS or 1, 1]: one block of 128, or two."""
+    first = tl.load(ws)
+    if COLUMNS > 128:
+        scale = tl.where(tl.arange(0, COLUMNS) < 128, first, tl.load(ws + next_block))[:, None]
+    else:
+        scale = first
+    return scale
+
+
+@triton.jit
+def prefetch_rows(w_ptr, n0, N, K, first, last, COLUMNS: tl.constexpr, STEPS: tl.constexpr, PDL: tl.constexpr):
+    """Bring the first k-steps of a weight tile into L2."""
+    rows = tl.minimum(n0 + tl.arange(0, COLUMNS), N - 1).to(tl.int64)
+    steps = tl.minimum(first + tl.arange(0, STEPS), last - 1)
+    prefetch(w_ptr + rows[:, None] * K + steps[None, :] * 128, PDL)
 
 
 @triton.jit
@@ -45,55 +67,85 @@ def store_split(
                 tl.store(slot, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _splitk(
     x_desc,
     xs_desc,
+    xs_ptr,
     w_desc,
+    w_ptr,
     ws_ptr,
     out_ptr,
     part_ptr,
     arrived_ptr,
     M,
     N,
-    k_blocks,
+    K,
+    stride_xs,
     stride_wsn,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr,
     REDUCE: tl.constexpr,
     STAGES: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     tile_n, split, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n0, m0 = tile_n * COLUMNS, tile_m * ROWS
+    k_blocks = tl.cdiv(K, 128)
     first = split * k_blocks // SPLITS
     last = (split + 1) * k_blocks // SPLITS
+    m = m0 + tl.arange(0, ROWS)
+    next_block = tl.where(n0 + 128 < N, stride_wsn, 0)
     ws_row = ws_ptr + (n0 // 128) * stride_wsn
+    release(PDL)
+    if PREFETCH > 0:
+        prefetch_rows(w_ptr, n0, N, K, first, last, COLUMNS, PREFETCH, PDL)
+    wait(PDL)
     acc = tl.zeros((COLUMNS, ROWS), tl.float32)
     for kb in tl.range(first, last, num_stages=STAGES):
-        scale = tl.reshape(xs_desc.load([kb, m0]), (ROWS,)) * tl.load(ws_row + kb)
+        if ROWS >= 32:
+            scale = tl.reshape(xs_desc.load([kb, m0]), (ROWS,))
+        else:
+            # TMA writes to multiples of 128 bytes of shared memory only, 32 scales.
+            scale = tl.load(xs_ptr + kb * stride_xs + m, mask=m < M, other=0.0)
         w = w_desc.load([n0, kb * 128])
         x = x_desc.load([m0, kb * 128])
-        acc += tl.dot(w, x.T) * scale[None, :]
+        acc += tl.dot(w, x.T) * (scale[None, :] * column_scale(ws_row + kb, next_block, COLUMNS))
     store_split(
         tl.trans(acc), out_ptr, part_ptr, arrived_ptr, M, N, m0, n0, split, ROWS, COLUMNS, SPLITS, REDUCE
     )  # fmt: skip
 
 
+# (N, K): tiles by the most rows they are for. Splits are one number a shape, so that results do not depend on the batch.
+TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {
+    (2112, 7168): (  # q_a and kv_a
+        (16, Tile(16, 64, splits=4, stages=4)),
+        (32, Tile(32, 64, splits=4, stages=4)),
+        (MANY, Tile(64, 64, splits=4, stages=4)),
+    ),
+    (24576, 1536): (  # q_b
+        (16, Tile(16, 128, stages=4)),
+        (32, Tile(32, 64, stages=3)),
+        (64, Tile(64, 64, stages=4)),
+        (MANY, Tile(64, 128, stages=3)),
+    ),
+    (7168, 16384): (  # o_proj
+        (16, Tile(16, 128, splits=2, stages=6)),
+        (32, Tile(32, 128, splits=2, stages=6)),
+        (MANY, Tile(64, 128, splits=2, stages=6)),
+    ),
+}
+
+
 def pick_tile(rows: int, columns: int, inner: int) -> Tile:
-    """The measured tile for [rows, inner] x [columns, inner]^T; splits depend on the weight's shape alone."""
-    splits, width, stages = WEIGHT_TILES.get((columns, inner), _by_rule(columns, inner))
-    return Tile(min(64, pow2_at_least(rows, 16)), width, splits, stages)
-
-
-def _by_rule(columns: int, inner: int) -> tuple[int, int, int]:
-    tiles = -(-columns // 128)
-    k_blocks = -(-inner // BLOCK_K)
-    return max(1, min(264 // tiles, k_blocks // 4)), 128, 4
-
-
-# (N, K): (splits, columns, stages)
-WEIGHT_TILES: dict[tuple[int, int], tuple[int, int, int]] = {}
+    """The measured tile for [rows, inner] x [columns, inner]^T; other shapes get enough splits to fill the chip."""
+    known = TILES.get((columns, inner))
+    if known:
+        return next(tile for limit, tile in known if rows <= limit)
+    splits = max(1, min(264 // -(-columns // 128), -(-inner // BLOCK_K) // 4))
+    return Tile(min(64, pow2_at_least(rows, 16)), 128, splits)
 
 
 def fp8_gemm_splitk(
@@ -134,21 +186,26 @@ def fp8_gemm_splitk(
     _splitk[grid](
         TensorDescriptor(x, [rows, inner], [inner, 1], [tile.rows, BLOCK_K]),
         scale_descriptor(x_scale, tile.rows),
+        x_scale,
         TensorDescriptor(w, [columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
+        w,
         w_scale,
         out,
         parts,
         arrived,
         rows,
         columns,
-        triton.cdiv(inner, BLOCK_K),
+        inner,
+        x_scale.stride(1),
         w_scale.stride(0),
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         SPLITS=splits,
         REDUCE=reduce,
         STAGES=tile.stages,
+        PREFETCH=pow2_at_least(tile.prefetch) if tile.prefetch else 0,
         num_warps=tile.warps,
+        **launch_options(x.device),
     )
     return out if reduce else parts
 
@@ -179,14 +236,17 @@ def scale_descriptor(x_scale: Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(x_scale.T, [blocks, tokens], [x_scale.stride(1), 1], [1, rows])
 
 
-_counters: dict[torch.device, Tensor] = {}
+_counters: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def arrival_counters(slots: int, device: torch.device) -> Tensor:
-    """Zeroed int32 counters, one set a device; each kernel that uses them leaves them zero, and kernels on one stream
-    follow each other."""
-    known = _counters.get(device)
+    """Zeroed int32 counters, one set a stream; every kernel leaves them zero, and kernels of a stream follow each other.
+
+    Two graphs that run at once must have been captured on two streams.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    known = _counters.get((device, stream))
     if known is None or known.numel() < slots:
         known = torch.zeros(max(slots, 4096), dtype=torch.int32, device=device)
-        _counters[device] = known
+        _counters[device, stream] = known
     return known

@@ -12,20 +12,22 @@ from torch import Tensor
 
 from kernels import check
 from kernels.gate_ref import Scoring
+from kernels.pdl import begin, launch_options
 from kernels.tiles import pow2_at_least
 
 NEG_INF = tl.constexpr(float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _project(
     x_ptr, w_ptr, part_ptr, counts_ptr, M, K, stride_x,
     E: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
-    STAGES: tl.constexpr, COUNTED: tl.constexpr,
+    STAGES: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tile_n, split, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = tile_n * COLUMNS + tl.arange(0, COLUMNS)
     m = tile_m * ROWS + tl.arange(0, ROWS)
+    begin(PDL)
     if (tile_m == 0) & (split == 0):
         tl.store(counts_ptr + n, tl.zeros((COLUMNS,), tl.int32), mask=n < COUNTED)
     k_blocks = tl.cdiv(K, BLOCK_K)
@@ -42,13 +44,14 @@ def _project(
     tl.store(part_ptr + at, tl.trans(acc), mask=(m < M)[:, None] & (n < E)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _choose(
     part_ptr, bias_ptr, ids_ptr, weights_ptr, counts_ptr, M, routed_scaling_factor,
     E: tl.constexpr, E_BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr, TOPK_GROUP: tl.constexpr,
     TOP_K: tl.constexpr, K_BLOCK: tl.constexpr, SIGMOID: tl.constexpr, BIASED: tl.constexpr,
-    NORMALISE: tl.constexpr, COUNT: tl.constexpr,
+    NORMALISE: tl.constexpr, COUNT: tl.constexpr, SHARED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, E_BLOCK)
     live = expert < E
@@ -90,9 +93,12 @@ def _choose(
         choice = tl.where(expert == best, NEG_INF, choice)
     if NORMALISE:
         weights = weights / (tl.sum(weights, axis=0) + 1e-20)
-    chosen = slot < TOP_K
-    tl.store(ids_ptr + token * TOP_K + slot, ids.to(ids_ptr.dtype.element_ty), mask=chosen)
-    tl.store(weights_ptr + token * TOP_K + slot, weights * routed_scaling_factor, mask=chosen)
+    weights *= routed_scaling_factor
+    ids = tl.where(slot < TOP_K, ids, E + slot - TOP_K)
+    weights = tl.where(slot < TOP_K, weights, 1.0)
+    chosen = slot < TOP_K + SHARED
+    tl.store(ids_ptr + token * (TOP_K + SHARED) + slot, ids.to(ids_ptr.dtype.element_ty), mask=chosen)
+    tl.store(weights_ptr + token * (TOP_K + SHARED) + slot, weights, mask=chosen)
     if COUNT:
         tl.atomic_add(counts_ptr + ids, 1, mask=chosen, sem="relaxed")
 
@@ -133,15 +139,18 @@ def project_gate(
     top_k: int,
     norm_topk_prob: bool,
     routed_scaling_factor: float,
+    shared: int = 0,
     splits: int = PROJECT_SPLITS,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Router of one layer: projection, choice and counts.
 
     Args:
         x: [tokens, H] bf16 (or fp32), the normed hidden state; w: [experts, H] in the same type.
+        shared: so many experts that every token takes with weight 1 follow the routed ones: their ids are `experts`,
+            `experts + 1`, ... in the columns after the top k.
 
     Returns:
-        ids int32 [tokens, top_k], best first; weights fp32 [tokens, top_k]; counts int32 [experts].
+        ids int32 [tokens, top_k + shared], best first; weights fp32 alike; counts int32 [experts + shared].
 
     Raises:
         KernelArgumentError: wrong shape, type, stride or device.
@@ -154,20 +163,20 @@ def project_gate(
     check.contiguous("w", w)
     check.same_device("w", w, x)
     (tokens, hidden), experts = x.shape, w.shape[0]
-    ids = x.new_empty((tokens, top_k), dtype=torch.int32)
+    ids = x.new_empty((tokens, top_k + shared), dtype=torch.int32)
     if tokens == 0:
-        return ids, x.new_empty((0, top_k), dtype=torch.float32), x.new_zeros(experts, dtype=torch.int32)
-    counts = x.new_empty(experts, dtype=torch.int32)
+        return ids, x.new_empty((0, top_k + shared), dtype=torch.float32), x.new_zeros(experts + shared, dtype=torch.int32)
+    counts = x.new_empty(experts + shared, dtype=torch.int32)
     splits = min(splits, max(1, triton.cdiv(hidden, 2 * PROJECT_BLOCK_K)))
     parts = x.new_empty((splits, tokens, experts), dtype=torch.float32)
     rows = min(64, pow2_at_least(tokens, 16))
-    _project[(triton.cdiv(experts, 64), splits, triton.cdiv(tokens, rows))](
+    _project[(triton.cdiv(experts + shared, 64), splits, triton.cdiv(tokens, rows))](
         x, w, parts, counts, tokens, hidden, x.stride(0),
-        E=experts, ROWS=rows, COLUMNS=64, BLOCK_K=PROJECT_BLOCK_K, SPLITS=splits, STAGES=4, COUNTED=experts,
-        num_warps=4,
+        E=experts, ROWS=rows, COLUMNS=64, BLOCK_K=PROJECT_BLOCK_K, SPLITS=splits, STAGES=4, COUNTED=experts + shared,
+        num_warps=4, **launch_options(x.device),
     )  # fmt: skip
     weights = _choose_experts(
-        parts, bias, ids, counts, scoring, n_group, topk_group, top_k, norm_topk_prob, routed_scaling_factor
+        parts, bias, ids, counts, scoring, n_group, topk_group, top_k, norm_topk_prob, routed_scaling_factor, shared
     )
     return ids, weights, counts
 
@@ -183,6 +192,7 @@ def _choose_experts(
     top_k: int,
     norm_topk_prob: bool,
     routed_scaling_factor: float,
+    shared: int = 0,
 ) -> Tensor:
     splits, tokens, experts = parts.shape
     check.multiple("experts", experts, n_group)
@@ -194,13 +204,14 @@ def _choose_experts(
         check.shape("bias", bias, (experts,))
         check.dtype("bias", bias, torch.float32)
         check.same_device("bias", bias, parts)
-    weights = parts.new_empty((tokens, top_k), dtype=torch.float32)
+    weights = parts.new_empty((tokens, top_k + shared), dtype=torch.float32)
     if tokens:
         _choose[(tokens,)](
             parts, parts if bias is None else bias, ids, weights, ids if counts is None else counts, tokens,
             routed_scaling_factor,
             E=experts, E_BLOCK=pow2_at_least(experts), SPLITS=splits, GROUPS=n_group, TOPK_GROUP=topk_group,
-            TOP_K=top_k, K_BLOCK=pow2_at_least(top_k), SIGMOID=scoring == "sigmoid", BIASED=bias is not None,
-            NORMALISE=norm_topk_prob, COUNT=counts is not None, num_warps=1,
+            TOP_K=top_k, K_BLOCK=pow2_at_least(top_k + shared), SIGMOID=scoring == "sigmoid", BIASED=bias is not None,
+            NORMALISE=norm_topk_prob, COUNT=counts is not None, SHARED=shared,
+            num_warps=1, **launch_options(parts.device),
         )  # fmt: skip
     return weights

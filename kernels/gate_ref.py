@@ -62,8 +62,12 @@ def project_gate(
     top_k: int,
     norm_topk_prob: bool,
     routed_scaling_factor: float,
+    shared: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`gate` behind its projection `x` [tokens, H] by `w` [experts, H] in fp32: ids int32, weights, counts int32."""
+    """`gate` behind its projection `x` [tokens, H] by `w` [experts, H] in fp32: ids int32, weights, counts int32.
+
+    `shared` experts that every token takes with weight 1 follow the routed ones.
+    """
     ids, weights = gate(
         x.float() @ w.float().T,
         bias,
@@ -74,7 +78,12 @@ def project_gate(
         norm_topk_prob=norm_topk_prob,
         routed_scaling_factor=routed_scaling_factor,
     )
-    return ids.to(torch.int32), weights, torch.bincount(ids.flatten(), minlength=w.shape[0]).to(torch.int32)
+    experts = w.shape[0]
+    always = torch.arange(experts, experts + shared, device=x.device).expand(x.shape[0], shared)
+    ids = torch.cat((ids, always), dim=1)
+    weights = torch.cat((weights, torch.ones_like(always, dtype=weights.dtype)), dim=1)
+    counts = torch.bincount(ids.flatten(), minlength=experts + shared)
+    return ids.to(torch.int32), weights, counts.to(torch.int32)
 
 
 def _best(values: Tensor, k: int) -> Tensor:

@@ -11,17 +11,20 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
+from kernels.pdl import begin, launch_options
 from kernels.permute_ref import sorted_rows
 from kernels.tiles import pow2_at_least
 
 PAIRS = 2048  # pairs a program looks at per step
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs"])
 def _sort_pairs(
     ids_ptr, rows_ptr, sources_ptr, counts_ptr, pairs, top_k,
     E: tl.constexpr, ALIGN: tl.constexpr, E_BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     expert = tl.program_id(0)
     lane = tl.arange(0, PAIRS)
     if ALIGN == 1:
@@ -52,7 +55,22 @@ def _sort_pairs(
 
 
 @triton.jit
-def _permute(x_ptr, rows_ptr, out_ptr, H, stride_x, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+def _row_experts(counts_ptr, out_ptr, total_rows, E: tl.constexpr, E_BLOCK: tl.constexpr, ALIGN: tl.constexpr,
+                 BLOCK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    begin(PDL)
+    expert = tl.arange(0, E_BLOCK)
+    counts = tl.load(counts_ptr + expert, mask=expert < E, other=0)
+    padded = (counts + ALIGN - 1) // ALIGN * ALIGN
+    ends = tl.cumsum(padded, axis=0)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    owner = tl.sum((ends[None, :] <= row[:, None]).to(tl.int32), axis=1)
+    used = tl.sum(tl.where((owner[:, None] == expert[None, :]), (ends - padded + counts)[None, :], 0), axis=1)
+    tl.store(out_ptr + row, tl.where(row < used, owner, -1), mask=row < total_rows)
+
+
+@triton.jit
+def _permute(x_ptr, rows_ptr, out_ptr, H, stride_x, TOP_K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     for start in range(0, H, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -65,8 +83,9 @@ def _permute(x_ptr, rows_ptr, out_ptr, H, stride_x, TOP_K: tl.constexpr, BLOCK: 
 @triton.jit
 def _permute_scales(
     scale_ptr, rows_ptr, out_ptr, blocks, stride_token, stride_block, stride_out,
-    TOP_K: tl.constexpr, BLOCKS: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     value = tl.load(scale_ptr + token * stride_token + block * stride_block, mask=block < blocks)
@@ -78,8 +97,9 @@ def _permute_scales(
 @triton.jit
 def _unpermute(
     y_ptr, rows_ptr, weights_ptr, extra_ptr, out_ptr, H, stride_y, stride_extra,
-    TOP_K: tl.constexpr, EXTRA: tl.constexpr, BLOCK: tl.constexpr,
+    TOP_K: tl.constexpr, EXTRA: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -114,9 +134,23 @@ def sort_pairs(ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, T
     _sort_pairs[(num_experts,)](
         ids, rows, sources, counts, ids.numel(), ids.shape[1],
         E=num_experts, ALIGN=align, E_BLOCK=pow2_at_least(num_experts + 1),
-        PAIRS=min(PAIRS, pow2_at_least(ids.numel(), 128)), num_warps=4,
+        PAIRS=min(PAIRS, pow2_at_least(ids.numel(), 128)), num_warps=4, **launch_options(ids.device),
     )  # fmt: skip
     return rows, sources, counts
+
+
+def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
+    """The expert of each sorted row, int32 [total_rows]; -1 between experts and after the last."""
+    check.shape("counts", counts, (None,))
+    check.dtype("counts", counts, torch.int32)
+    out = counts.new_empty(total_rows)
+    if total_rows:
+        experts = counts.shape[0]
+        _row_experts[(triton.cdiv(total_rows, 64),)](
+            counts, out, total_rows, E=experts, E_BLOCK=pow2_at_least(experts + 1), ALIGN=align, BLOCK=64, num_warps=4,
+            **launch_options(counts.device),
+        )  # fmt: skip
+    return out
 
 
 def permute(x: Tensor, ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,7 +173,8 @@ def permute_rows(x: Tensor, rows: Tensor, total_rows: int) -> Tensor:
     if rows.numel() and x.shape[1]:
         block = min(4096, pow2_at_least(x.shape[1]))
         _permute[(x.shape[0],)](
-            x, rows, out, x.shape[1], x.stride(0), TOP_K=rows.shape[1], BLOCK=block, num_warps=4
+            x, rows, out, x.shape[1], x.stride(0), TOP_K=rows.shape[1], BLOCK=block, num_warps=4,
+            **launch_options(x.device),
         )  # fmt: skip
     return out
 
@@ -151,7 +186,7 @@ def permute_scales(scale: Tensor, rows: Tensor, out: Tensor) -> None:
     if rows.numel():
         _permute_scales[(scale.shape[0],)](
             scale, rows, out, scale.shape[1], scale.stride(0), scale.stride(1), out.stride(1),
-            TOP_K=rows.shape[1], BLOCKS=pow2_at_least(scale.shape[1]), num_warps=1,
+            TOP_K=rows.shape[1], BLOCKS=pow2_at_least(scale.shape[1]), num_warps=1, **launch_options(out.device),
         )  # fmt: skip
 
 
@@ -184,6 +219,6 @@ def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = N
         _unpermute[(tokens, triton.cdiv(hidden, block))](
             y, rows, weights, y if extra is None else extra, out, hidden, y.stride(0),
             0 if extra is None else extra.stride(0), TOP_K=rows.shape[1], EXTRA=extra is not None, BLOCK=block,
-            num_warps=4,
+            num_warps=4, **launch_options(y.device),
         )  # fmt: skip
     return out

@@ -12,15 +12,17 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.fp8_gemm_splitk import arrival_counters
+from kernels.fp8_gemm_splitk import arrival_counters, prefetch_rows
+from kernels.pdl import launch_options, release, wait
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _qkv_a(
-    x_desc, norm_ptr, w_desc, ws_ptr, out_ptr, part_ptr, squares_ptr, arrived_ptr, eps, M, N, K, stride_wsn,
+    x_desc, norm_ptr, w_desc, w_ptr, ws_ptr, out_ptr, part_ptr, squares_ptr, arrived_ptr, eps, M, N, K, stride_wsn,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
+    PREFETCH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tile_n, split, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n0, m0 = tile_n * COLUMNS, tile_m * ROWS
@@ -29,7 +31,13 @@ def _qkv_a(
     ws_row = ws_ptr + (n0 // 128) * stride_wsn
     acc = tl.zeros((COLUMNS, ROWS), tl.float32)
     squares = tl.zeros((ROWS,), tl.float32)
-    for kb in tl.range(split * k_blocks // SPLITS, (split + 1) * k_blocks // SPLITS, num_stages=STAGES):
+    first = split * k_blocks // SPLITS
+    last = (split + 1) * k_blocks // SPLITS
+    release(PDL)
+    if PREFETCH > 0:
+        prefetch_rows(w_ptr, n0, N, K, first, last, COLUMNS, PREFETCH, PDL)
+    wait(PDL)
+    for kb in tl.range(first, last, num_stages=STAGES):
         w = w_desc.load([n0, kb * 128])
         x = x_desc.load([m0, kb * 128]).to(tl.float32)
         norm = tl.load(norm_ptr + kb * 128 + lane, mask=kb * 128 + lane < K, other=0.0).to(tl.float32)
@@ -113,6 +121,7 @@ def qkv_a(
         TensorDescriptor(x, [rows, inner], [inner, 1], [tile.rows, BLOCK_K]),
         norm_weight,
         TensorDescriptor(w, [columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
+        w,
         w_scale,
         out,
         x.new_empty((tile.splits, rows, columns), dtype=torch.float32),
@@ -127,6 +136,8 @@ def qkv_a(
         COLUMNS=tile.columns,
         SPLITS=tile.splits,
         STAGES=tile.stages,
+        PREFETCH=pow2_at_least(tile.prefetch) if tile.prefetch else 0,
         num_warps=tile.warps,
+        **launch_options(x.device),
     )
     return out

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
+from kernels.pdl import begin, launch_options
 from kernels.tiles import pow2_at_least, scale_buffer
 
 FP8_MAX = tl.constexpr(448.0)
@@ -31,7 +32,9 @@ def _norm_quant(
     x_ptr, residual_ptr, weight_ptr, sum_ptr, normed_ptr, q_ptr, scale_ptr,
     eps, stride_x, stride_part, stride_residual, stride_scale, H,
     GROUPS: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr, NORM: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUPS)
     at = group[:, None] * 128 + tl.arange(0, 128)[None, :]
@@ -119,6 +122,6 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: floa
             x, residual if residual is not None else x, weight if weight is not None else x, total, normed, q, scale,
             eps, x.stride(-2), x.stride(0), residual.stride(0) if residual is not None else 0, scale.stride(1), hidden,
             GROUPS=block, SPLITS=x.shape[0] if x.dim() == 3 else 1, ADD=residual is not None, NORM=weight is not None,
-            num_warps=8 if block >= 16 else 4,
+            num_warps=8 if block >= 16 else 4, **launch_options(x.device),
         )  # fmt: skip
     return total, normed, q, scale

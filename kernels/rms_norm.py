@@ -6,11 +6,13 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
+from kernels.pdl import begin, launch_options
 from kernels.tiles import pow2_at_least
 
 
 @triton.jit
-def _rms_norm(x_ptr, weight_ptr, out_ptr, eps, stride_x, H, BLOCK: tl.constexpr):
+def _rms_norm(x_ptr, weight_ptr, out_ptr, eps, stride_x, H, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     live = at < H
@@ -37,5 +39,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if x.numel():
         block = pow2_at_least(x.shape[1])
         warps = 8 if block >= 4096 else 4
-        _rms_norm[(x.shape[0],)](x, weight, out, eps, x.stride(0), x.shape[1], BLOCK=block, num_warps=warps)
+        _rms_norm[(x.shape[0],)](
+            x, weight, out, eps, x.stride(0), x.shape[1], BLOCK=block, num_warps=warps, **launch_options(x.device)
+        )
     return out

@@ -13,7 +13,9 @@ BLOCK_K = 128  # one scale per 128 of K: a k-step is one scale block
 class Tile:
     """How one program of a matrix kernel works.
 
-    `rows` tokens by `columns` output features per program, `splits` programs along K, `stages` k-steps in flight.
+    `rows` tokens by `columns` output features per program, `splits` programs along K, `stages` k-steps in flight;
+    `flatten` lets the next item's loads start under the last one's end; `prefetch` k-steps go to L2 before the inputs are
+    ready.
     """
 
     rows: int
@@ -22,6 +24,8 @@ class Tile:
     stages: int = 4
     warps: int = 4
     programs_per_sm: int = 1
+    flatten: bool = False
+    prefetch: int = 0
 
 
 def pow2_at_least(n: int, least: int = 1) -> int:

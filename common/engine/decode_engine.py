@@ -52,7 +52,7 @@ class DecodeEngine:
         self.settings = settings
         self.pool = pool
         self._shape = settings.shape
-        self._runner = runner
+        self.runner = runner
         self._clock = clock
         self._gate = gate
         self._root = root
@@ -61,6 +61,7 @@ class DecodeEngine:
         self._events: list[DecodeEvent] = []
         self._step = 0
         self._step_time = StepTime()
+        self._landed_blocks: list[int] = []  # since the last step
 
     # Commands
 
@@ -73,7 +74,7 @@ class DecodeEngine:
         """
         if work.work_id in self._work:
             raise DuplicateRequest("work_id", work.work_id, "is already here")
-        check_work(work, self._shape, self._runner.model.vocab_size)
+        check_work(work, self._shape, self.runner.model.vocab_size)
         most = self._shape.blocks_for(end_position(work, self._shape.context_tokens))
         if most > self._shape.total_blocks:
             raise InvalidInput(
@@ -102,11 +103,12 @@ class DecodeEngine:
             self.reader_stopped(work_id)
             return False
         sequence.phase = DecodePhase.RUNNING
+        self._landed_blocks.extend(sequence.blocks[sequence.published_blocks :])
         if handoff.finish_reason is not None:  # nothing is left to do, but the prompt may be wanted again
             sequence.token_ids.append(token.token_id)
             self._leave(sequence)
             return True
-        sequence.rule = DrawRule(sequence.work, self._runner.model.vocab_size, self._runner.device)
+        sequence.rule = DrawRule(sequence.work, self.runner.model.vocab_size, self.runner.device)
         self._append(sequence, (token.token_id,))
         sequence.drafts = handoff.draft_token_ids[: self._shape.draft_tokens]
         self._publish(sequence)
@@ -154,8 +156,8 @@ class DecodeEngine:
         return self._step
 
     def has_work(self) -> bool:
-        """Something is here; `step` may still find nothing that can run now."""
-        return bool(self._work or self._events)
+        """Something is here, or the group's next step is due."""
+        return bool(self._work or self._events or not self._gate.parked)
 
     def load(self) -> EngineLoad:
         counts = self.pool.counts()
@@ -191,7 +193,7 @@ class DecodeEngine:
         yield  # in one process: every instance has decided whether to wake the group before any looks
         schedule = self._gate.enter()
         if schedule is None:
-            yield from self._runner.pause()
+            yield from self.runner.pause()
             return self._drain()
         began_s = self._clock.now_s()
         self._step += 1
@@ -202,13 +204,15 @@ class DecodeEngine:
             schedule=schedule,
             draft_passes=self._shape.draft_tokens,
             announce=len(members),
+            landed_blocks=tuple(self._landed_blocks),
         )
+        self._landed_blocks.clear()
         rules = [sequence.rule for sequence in members if sequence.rule is not None]
         try:
-            result = yield from self._runner.lead(plan, rules)
+            result = yield from self.runner.lead(plan, rules)
         except RuntimeError as error:  # what torch raises, out of memory included
             failure = InternalError(f"decode step {self._step} failed: {error}")
-            if not self._gate.alone:
+            if not (self._gate.alone and self.runner.alone):
                 raise failure from error
             for sequence in members:
                 self._fail(sequence, failure)
@@ -244,11 +248,14 @@ class DecodeEngine:
         others waiting, so that space that frees up is its.
         """
         active = self._in_phase(DecodePhase.RUNNING, DecodePhase.LANDING)
+        places = self._shape.max_running - len(active)
+        queued = self._in_phase(DecodePhase.QUEUED)
+        if not places or not queued:
+            return
         room = room_to_keep(
             [self._state(sequence) for sequence in active], self.settings.growth_tokens, self._shape.block_tokens
         )
-        places = self._shape.max_running - len(active)
-        for work_id in rank(self._state(sequence) for sequence in self._in_phase(DecodePhase.QUEUED)):
+        for work_id in rank(self._state(sequence) for sequence in queued):
             if places == 0 or not self._reserve(self._work[work_id], room):
                 return
             places -= 1

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
 from common.clock import Clock
+from common.engine.runner import Runner
 from common.errors import Draining, InternalError, TandemError
 from common.parallel.waits import Waits, run
 
@@ -25,6 +26,12 @@ class Engine(Protocol[Event]):
     def fail_all(self, error: TandemError) -> list[Event]: ...
 
 
+def follow(runner: Runner) -> None:
+    """A rank that does not lead its instance: take every step the leader takes, until it ends in order."""
+    while run(runner.follow()):
+        pass
+
+
 EngineT = TypeVar("EngineT", bound=Engine)  # type: ignore[type-arg]
 
 
@@ -35,6 +42,7 @@ class EngineLoop(Generic[EngineT, Event]):
         deliver: called on the engine thread with events in order; must only hand them on.
         poll_s: while the engine finds nothing to run, how often it looks again (leases and deadlines expire, other
             instances of the group wake up).
+        at_end: called on the engine thread after an ordered end.
     """
 
     def __init__(
@@ -45,11 +53,13 @@ class EngineLoop(Generic[EngineT, Event]):
         *,
         name: str,
         poll_s: float = 0.005,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._deliver = deliver
         self._clock = clock
         self._poll_s = poll_s
+        self._at_end = at_end
         self._stop_error: TandemError = Draining("the instance has shut down")
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # orders posting against the end of the inbox
@@ -89,7 +99,8 @@ class EngineLoop(Generic[EngineT, Event]):
         """Let work finish for up to `drain_s`, end the rest with an error, and join the thread.
 
         Commands are still taken while work is left, so that readers can release their leases; refusing new work
-        meanwhile is the service's part.
+        meanwhile is the service's part. Instances of a group stop together: as long as any of them has work, all
+        take its steps.
         """
         self._stop_at_s = self._clock.now_s() + drain_s
         self._inbox.put(lambda: None)  # wakes a loop that waits
@@ -119,6 +130,8 @@ class EngineLoop(Generic[EngineT, Event]):
             if self._error is None and not finished:
                 self._error = InternalError("the engine thread ended unexpectedly")
             self._close()
+        if finished:
+            self._at_end()
 
     def _turn_until_stopped(self) -> None:
         busy = True

@@ -58,7 +58,7 @@ class PrefillEngine:
         self.pool = pool
         self.early = early
         self._shape = settings.shape
-        self._runner = runner
+        self.runner = runner
         self._clock = clock
         self._gate = gate
         self._root = root
@@ -84,7 +84,7 @@ class PrefillEngine:
         """
         if work.work_id in self._waiting or work.work_id in self._computing or work.work_id in self._held:
             raise DuplicateRequest("work_id", work.work_id, "is already here")
-        check_work(work, self._shape, self._runner.model.vocab_size)
+        check_work(work, self._shape, self.runner.model.vocab_size)
         needed = self._blocks_needed(work)
         if needed > self._shape.total_blocks:
             raise InvalidInput(
@@ -128,8 +128,8 @@ class PrefillEngine:
         return self._step
 
     def has_work(self) -> bool:
-        """Something waits, computes or is leased; `step` may still find nothing that can run now."""
-        return bool(self._waiting or self._computing or self._held or self._events)
+        """Something waits, computes or is leased, or the group's next step is due."""
+        return bool(self._waiting or self._computing or self._held or self._events or not self._gate.parked)
 
     def load(self) -> EngineLoad:
         counts = self.pool.counts()
@@ -165,7 +165,7 @@ class PrefillEngine:
         yield  # in one process: every instance has decided whether to wake the group before any looks
         schedule = self._gate.enter()
         if schedule is None:
-            yield from self._runner.pause()
+            yield from self.runner.pause()
             return self._drain()
         self._flush_early()
         began_s = self._clock.now_s()
@@ -189,10 +189,10 @@ class PrefillEngine:
         )
         rules = [sequence.rule for sequence in members if sequence.rule is not None]
         try:
-            result = yield from self._runner.lead(plan, rules, lambda draws: self._first_tokens(members, draws))
+            result = yield from self.runner.lead(plan, rules, lambda draws: self._first_tokens(members, draws))
         except RuntimeError as error:  # what torch raises, out of memory included
             failure = InternalError(f"prefill step {self._step} failed: {error}")
-            if not self._gate.alone:
+            if not (self._gate.alone and self.runner.alone):
                 raise failure from error
             for sequence in members:
                 self._end(sequence.work.work_id, failure)
@@ -220,8 +220,10 @@ class PrefillEngine:
         """Give blocks to waiting work in order. The first that does not fit keeps the rest waiting: space that frees
         up is its, however small the others are. The order's aging bounds how long that can last for any of them.
         """
-        order = prompt_order([self._state(s) for s in self._waiting.values()], self.settings.aging_tokens_per_s)
         self._blocked = False
+        if len(self._computing) >= self._shape.max_running:
+            return
+        order = prompt_order([self._state(s) for s in self._waiting.values()], self.settings.aging_tokens_per_s)
         for work_id in order:
             if len(self._computing) >= self._shape.max_running:
                 return
@@ -240,7 +242,7 @@ class PrefillEngine:
         sequence.blocks = cached + pool.allocate(missing)
         sequence.started_s = self._clock.now_s()
         sequence.computed_tokens = len(cached) * self._shape.block_tokens
-        sequence.rule = DrawRule(work, self._runner.model.vocab_size, self._runner.device)
+        sequence.rule = DrawRule(work, self.runner.model.vocab_size, self.runner.device)
         del self._waiting[work.work_id]
         self._computing[work.work_id] = sequence
         prompt_blocks = sequence.blocks[: self._shape.blocks_for(len(work.token_ids))]

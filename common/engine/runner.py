@@ -67,6 +67,11 @@ class Runner:
         self._sampler = sampler
 
     @property
+    def alone(self) -> bool:
+        """No other rank takes part in this one's steps as far as tensor parallelism goes."""
+        return self._group.ranks == 1
+
+    @property
     def device(self) -> torch.device:
         return self.pool.tensor.device
 
@@ -109,6 +114,7 @@ class Runner:
         self, plan: StepPlan, rules: list[DrawRule], on_drawn: Callable[[tuple[SequenceDraws, ...]], None]
     ) -> Waits[StepResult]:
         sequences = plan.sequences
+        yield from self._take_over(plan.landed_blocks)
         batch = self._batch([Span(s.token_ids, s.start, s.blocks) for s in sequences])
         hidden = yield from self.model.hidden_states(
             batch, self.pool.tensor, form=plan.form, schedule=plan.schedule, announce=plan.announce
@@ -120,6 +126,14 @@ class Runner:
         if plan.draft_passes:
             drafts = yield from self._draft(plan, rules, hidden, draws)
         return StepResult(draws, drafts, announced)
+
+    def _take_over(self, blocks: tuple[int, ...]) -> Waits[None]:
+        if self._group.ranks == 1:
+            return
+        index = self._index(list(blocks))
+        latent = yield from self._group.broadcast(self.pool.words[index])
+        if self._group.rank:
+            self.pool.words[index] = latent
 
     def _draw(
         self, sequences: tuple[SequenceStep, ...], rules: list[DrawRule], hidden: torch.Tensor

@@ -13,6 +13,11 @@ class StepGate(Protocol):
         """No other instance depends on this one's steps."""
         ...
 
+    @property
+    def parked(self) -> bool:
+        """No step is due. While one is, the others wait for this instance, whether it has work or not."""
+        ...
+
     def wake(self) -> None:
         """This instance has something to run; parked instances are to take part."""
         ...
@@ -36,6 +41,10 @@ class AloneGate:
     @property
     def alone(self) -> bool:
         return True
+
+    @property
+    def parked(self) -> bool:
+        return not self._awake
 
     def wake(self) -> None:
         self._awake = True

@@ -39,6 +39,8 @@ class StepPlan:
     Attributes:
         draft_passes: passes of the MTP layer, the same on all ranks of a group whatever their sequences.
         announce: this instance's count for choosing the next step's mode.
+        landed_blocks: blocks that reached the leader's pool from elsewhere since the step before; the other ranks of
+            the instance, which hold the same latent, take them over first.
     """
 
     number: int
@@ -47,6 +49,7 @@ class StepPlan:
     schedule: Schedule
     draft_passes: int
     announce: int
+    landed_blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

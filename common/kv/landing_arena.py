@@ -27,7 +27,7 @@ class LandingArena:
         self._states = [SlotState.FREE] * total_slots
         self._peers: list[str | None] = [None] * total_slots
         self._free = list(range(total_slots))
-        self._landing = 0
+        self._landing: Counter[str] = Counter()
         self._draining: Counter[str] = Counter()
 
     def take(self, slots: int, peer: str) -> list[int]:
@@ -42,42 +42,50 @@ class LandingArena:
         for slot in taken:
             self._move(slot, SlotState.LANDING)
             self._peers[slot] = peer
-        self._landing += slots
+        self._landing[peer] += slots
         return taken
 
     def finish(self, slots: Iterable[int]) -> None:
         """The read ended and its data was copied out, or was not wanted after all."""
         for slot in slots:
             self._require(slot, SlotState.LANDING)
+            self._landing[self._peer(slot)] -= 1
             self._free_slot(slot)
-            self._landing -= 1
 
     def drain(self, slots: Iterable[int]) -> None:
         """The data is not wanted any more while the read goes on."""
         for slot in slots:
             self._move(slot, SlotState.DRAINING)
-            self._landing -= 1
+            self._landing[self._peer(slot)] -= 1
             self._draining[self._peer(slot)] += 1
 
     def drained(self, slots: Iterable[int]) -> None:
         """The handle of an unwanted read ended."""
         for slot in slots:
             self._require(slot, SlotState.DRAINING)
-            peer = self._peer(slot)
-            self._draining[peer] -= 1
-            if not self._draining[peer]:
-                del self._draining[peer]
+            self._draining[self._peer(slot)] -= 1
             self._free_slot(slot)
 
     def draining(self, peer: str) -> int:
         """Slots that wait for reads from `peer` to end."""
         return self._draining[peer]
 
+    def held(self, peer: str) -> int:
+        """Slots that reads from `peer` keep from others, landing or draining."""
+        return self._landing[peer] + self._draining[peer]
+
+    def forget(self, peer: str) -> None:
+        """Drop the books of a peer that holds nothing."""
+        if self.held(peer):
+            raise InternalError(f"{peer} still holds {self.held(peer)} landing slots")
+        self._landing.pop(peer, None)
+        self._draining.pop(peer, None)
+
     def state(self, slot: int) -> SlotState:
         return self._states[slot]
 
     def counts(self) -> SlotCounts:
-        return SlotCounts(len(self._free), self._landing, self._draining.total(), len(self._states))
+        return SlotCounts(len(self._free), self._landing.total(), self._draining.total(), len(self._states))
 
     def check(self) -> None:
         """Raise InternalError unless the states, counted afresh, agree with the books and sum to the total."""
@@ -85,13 +93,12 @@ class LandingArena:
         found = SlotCounts(
             fresh[SlotState.FREE], fresh[SlotState.LANDING], fresh[SlotState.DRAINING], sum(fresh.values())
         )
-        per_peer = Counter(
-            peer
-            for state, peer in zip(self._states, self._peers, strict=True)
-            if state is SlotState.DRAINING and peer is not None
-        )
+        held = zip(self._states, self._peers, strict=True)
+        per_peer = Counter((state, peer) for state, peer in held if state is not SlotState.FREE)
+        books = Counter({(SlotState.LANDING, peer): slots for peer, slots in self._landing.items()})
+        books.update({(SlotState.DRAINING, peer): slots for peer, slots in self._draining.items()})
         free_are_free = {slot for slot, state in enumerate(self._states) if state is SlotState.FREE} == set(self._free)
-        if found != self.counts() or per_peer != self._draining or not free_are_free:
+        if found != self.counts() or per_peer != books or not free_are_free:
             raise InternalError(f"landing arena books {self.counts()} disagree with its slots {found}")
 
     def _peer(self, slot: int) -> str:

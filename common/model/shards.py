@@ -38,12 +38,10 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
         return read_header(single)
     weight_map = _weight_map(index)
     headers = {name: read_header(directory / name) for name in sorted(set(weight_map.values()))}
-    tensors = {}
     for tensor, shard in weight_map.items():
         if tensor not in headers[shard]:
             raise CheckpointError(f"{directory / shard}: lacks {tensor}, which {INDEX_FILE} places there")
-        tensors[tensor] = headers[shard][tensor]
-    return tensors
+    return {tensor: headers[shard][tensor] for tensor, shard in weight_map.items()}
 
 
 def shard_files(directory: Path) -> list[Path]:
@@ -100,7 +98,7 @@ def _weight_map(index: Path) -> dict[str, str]:
         pairs = {str(tensor): str(shard) for tensor, shard in weight_map.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index}: not a safetensors index: {error}") from error
-    for tensor, shard in pairs.items():
+    for shard in set(pairs.values()):
         if Path(shard).name != shard:
-            raise CheckpointError(f"{index}: places {tensor} in {shard!r}, outside the directory")
+            raise CheckpointError(f"{index}: names the shard {shard!r}, which is outside the directory")
     return pairs

@@ -5,6 +5,7 @@ That rank sums its experts' weighted outputs in fp32 and returns one row, so bot
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -21,9 +22,10 @@ _NOT_ANNOUNCED = -1
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What left this rank: token indices by destination, to add the answers where they belong."""
+    """What left this rank: token indices sorted by destination, to add the answers where they belong."""
 
-    tokens: tuple[torch.Tensor, ...]
+    tokens: torch.Tensor
+    bounds: list[slice]
     like: torch.Tensor
 
 
@@ -50,7 +52,7 @@ class Exchange:
             raise InternalError(f"placement for {placement.ranks} ranks in a group of {transport.ranks}")
         self._transport = transport
         self._local_experts = placement.by_rank[transport.rank]
-        copies = [placement.replicas(expert) for expert in range(placement.experts)]
+        copies = placement.copies()
         most = max(len(c) for c in copies)
         # Copies repeated up to the common width, so that one modulo picks evenly among any number of them.
         table = torch.tensor([[c[i % len(c)] for i in range(most)] for c in copies])
@@ -86,17 +88,13 @@ class Exchange:
         wanted[home.T, torch.arange(x.shape[0], device=x.device)] = True
         rank, token = wanted.nonzero().unbind(1)
         here = home[token] == rank[:, None]
-        sizes = wanted.sum(1).tolist()
-        parcels = zip(
-            torch.split(x[token], sizes),
-            torch.split(torch.where(here, index[token], -1).int(), sizes),
-            torch.split(weights[token], sizes),
-            strict=True,
-        )
-        note = _NOT_ANNOUNCED if announce is None else announce
-        for peer, parcel in enumerate(parcels):
-            self._transport.send(peer, _DISPATCH[slot], Message(parcel, note))
-        self._state[slot] = _Sent(torch.split(token, sizes), x)
+        parcel = (x[token], torch.where(here, index[token], -1).int(), weights[token])
+        nothing = Message(tuple(part[:0] for part in parcel), note := _NOT_ANNOUNCED if announce is None else announce)
+        bounds = _bounds(wanted.sum(1).tolist())
+        for peer, part in enumerate(bounds):
+            message = Message(tuple(tensor[part] for tensor in parcel), note) if part.start < part.stop else nothing
+            self._transport.send(peer, _DISPATCH[slot], message)
+        self._state[slot] = _Sent(token, bounds, x)
 
     def dispatch_recv(self, *, slot: int) -> Dispatched:
         sent = self._state[slot]
@@ -113,8 +111,9 @@ class Exchange:
         if not isinstance(arrived, _Arrived):
             raise self._out_of_order("combine_send", slot)
         sums = unpermute(rows, arrived.rows, arrived.weights)
-        for peer, part in enumerate(torch.split(sums, arrived.source_tokens)):
-            self._transport.send(peer, _COMBINE[slot], Message((part,)))
+        nothing = Message((sums[:0],))
+        for peer, part in enumerate(_bounds(arrived.source_tokens)):
+            self._transport.send(peer, _COMBINE[slot], Message((sums[part],)) if part.start < part.stop else nothing)
         self._state[slot] = _Returned(arrived.sent)
 
     def combine_recv(self, *, slot: int) -> torch.Tensor:
@@ -123,10 +122,10 @@ class Exchange:
             raise self._out_of_order("combine_recv", slot)
         sent = returned.sent
         total = torch.zeros_like(sent.like, dtype=torch.promote_types(sent.like.dtype, torch.float32))
-        for peer, tokens in enumerate(sent.tokens):
-            (part,) = self._transport.receive(peer, _COMBINE[slot]).tensors
-            if tokens.numel():
-                total[tokens] += part
+        for peer, part in enumerate(sent.bounds):
+            (rows,) = self._transport.receive(peer, _COMBINE[slot]).tensors
+            if part.start < part.stop:
+                total[sent.tokens[part]] += rows
         self._state[slot] = None
         return total.to(sent.like.dtype)
 
@@ -137,6 +136,12 @@ class Exchange:
 
     def _out_of_order(self, call: str, slot: int) -> InternalError:
         return InternalError(f"rank {self.rank}: {call} on slot {slot} out of order")
+
+
+def _bounds(sizes: list[int]) -> list[slice]:
+    """Where consecutive parts of these sizes lie."""
+    ends = list(accumulate(sizes))
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _announced(notes: list[int]) -> tuple[int, ...]:

@@ -42,6 +42,10 @@ class ExpertPlacement:
     def ranks(self) -> int:
         return len(self.by_rank)
 
-    def replicas(self, expert: int) -> tuple[tuple[int, int], ...]:
-        """(rank, index on that rank) of every copy, by rank."""
-        return tuple((rank, local.index(expert)) for rank, local in enumerate(self.by_rank) if expert in local)
+    def copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each logical expert (rank, index on that rank) of its copies, by rank."""
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.experts)]
+        for rank, local in enumerate(self.by_rank):
+            for index, expert in enumerate(local):
+                found[expert].append((rank, index))
+        return tuple(tuple(copies) for copies in found)

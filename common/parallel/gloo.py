@@ -4,6 +4,7 @@ Sends never block; what is being sent is kept until gloo is done with it, becaus
 """
 
 from collections import defaultdict, deque
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -79,7 +80,10 @@ class GlooTransport:
         return unpack(header, body)
 
     def close(self) -> None:
-        """Give up what is still being sent and leave the group."""
+        """Let what was sent reach its peers, within the transport's bound, and leave the group."""
+        for work, _ in self._sending:
+            with suppress(RuntimeError):  # a peer that is gone needs nothing any more
+                work.wait(timedelta(seconds=self._timeout_s))
         self._sending.clear()
         self._group.shutdown()
 

@@ -1,6 +1,6 @@
 """Thin typed clients. Each call speaks plain data and ends, if it fails, with the `TandemError` that the peer meant."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Self
 
@@ -70,7 +70,7 @@ class InferenceClient(Connection):
         super().__init__(address, clock, options)
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 
-    async def generate(self, request: GenerateRequest, timeout_s: float | None = None) -> AsyncIterator[Delta]:
+    async def generate(self, request: GenerateRequest, timeout_s: float | None = None) -> AsyncGenerator[Delta, None]:
         """Leaving the iteration early cancels the request."""
         call = self._stub.Generate(request_to_wire(request), timeout=timeout_s)
         try:
@@ -123,7 +123,7 @@ class PrefillClient(Connection):
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from error
 
-    async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncIterator[PrefillEvent]:
+    async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncGenerator[PrefillEvent, None]:
         """Leaving the iteration early cancels the work and frees its lease. `failed` arrives as a raised error."""
         wire = engine_pb2.PrefillRequest(work=work_to_wire(work, self._clock.now_s()), keep_for_decode=keep_for_decode)
         call = self._stub.Run(wire)
@@ -159,7 +159,7 @@ class DecodeClient(Connection):
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from error
 
-    async def steps(self, scheduler: str) -> AsyncIterator[StepBatch]:
+    async def steps(self, scheduler: str) -> AsyncGenerator[StepBatch, None]:
         """All tokens of this scheduler's work. The first batch comes at once: from then on work may be admitted."""
         call = self._stub.Steps(engine_pb2.StepsRequest(scheduler=scheduler))
         try:

@@ -1,6 +1,8 @@
 """Decode's side of one transfer's stream from prefill."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -32,7 +34,7 @@ class TransferStream:
     async def __aenter__(self) -> Self:
         try:
             await self._call.write(transfer_message_to_wire(self._opening))
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._failure() from error
         return self
 
@@ -58,7 +60,7 @@ class TransferStream:
         raise LeaseLost(f"{self._address} ended the transfer of {self._opening.work_id}")
 
     async def release(self) -> None:
-        """Everything was read."""
+        """Everything was read. No matter when the stream has ended: the lease has too."""
         await self._end(TransferRelease())
 
     async def abort(self, reason: str) -> None:
@@ -66,11 +68,9 @@ class TransferStream:
         await self._end(TransferAbort(reason))
 
     async def _end(self, message: TransferRelease | TransferAbort) -> None:
-        try:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self._call.write(transfer_message_to_wire(message))
             await self._call.done_writing()
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            raise await self._failure() from error
 
     async def _failure(self) -> TandemError:
         details = await self._call.details()

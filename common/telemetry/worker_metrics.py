@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from common.errors import TandemError
-from common.telemetry.families import LABELS, STEP_BUCKETS_S, TIME_BUCKETS_S, error_types
+from common.telemetry.families import LABELS, TIME_BUCKETS_S, error_types
 
 BLOCK_STATES = ("free", "owned", "cached")
 
@@ -20,7 +20,7 @@ class WorkerMetrics:
     blocks: dict[str, Gauge]  # by state; they sum to the pool
     leases: Gauge
     steps: Counter
-    step_seconds: Histogram
+    step_seconds: Gauge
     queue_seconds: Histogram
     prefill_seconds: Histogram
     exposed_transfer_seconds: Histogram
@@ -32,7 +32,17 @@ class WorkerMetrics:
     preemptions: Counter
     transferred_bytes: Counter
     failures: dict[str, Counter]  # by reason of common/errors.py
-    index_writes_lost: Counter
+
+    def show(self, running: int, queued: int, queued_tokens: int, step_s: float) -> None:
+        """The load as it is now."""
+        self.running.set(running)
+        self.queued.set(queued)
+        self.queued_tokens.set(queued_tokens)
+        self.step_seconds.set(step_s)
+
+    def show_blocks(self, *, free: int, owned: int, cached: int) -> None:
+        for state, count in zip(BLOCK_STATES, (free, owned, cached), strict=True):
+            self.blocks[state].set(count)
 
     def count_failure(self, error: TandemError) -> None:
         self.failures[error.reason].inc()
@@ -48,8 +58,8 @@ def worker_metrics(registry: CollectorRegistry, *, model: str, role: str, dp_ran
     def counter(name: str, text: str) -> Counter:
         return Counter(name, text, LABELS, registry=registry).labels(*values)
 
-    def seconds(name: str, text: str, buckets: tuple[float, ...] = TIME_BUCKETS_S) -> Histogram:
-        return Histogram(name, text, LABELS, buckets=buckets, registry=registry).labels(*values)
+    def seconds(name: str, text: str) -> Histogram:
+        return Histogram(name, text, LABELS, buckets=TIME_BUCKETS_S, registry=registry).labels(*values)
 
     blocks = Gauge("tandem_kv_blocks", "Blocks of the KV pool by state", (*LABELS, "state"), registry=registry)
     failures = Counter(
@@ -62,7 +72,7 @@ def worker_metrics(registry: CollectorRegistry, *, model: str, role: str, dp_ran
         blocks={state: blocks.labels(*values, state) for state in BLOCK_STATES},
         leases=gauge("tandem_read_leases", "Transfers whose blocks are pinned"),
         steps=counter("tandem_steps", "Engine steps"),
-        step_seconds=seconds("tandem_step_seconds", "Wall time of an engine step", STEP_BUCKETS_S),
+        step_seconds=gauge("tandem_step_seconds", "Mean wall time of the latest engine steps"),
         queue_seconds=seconds("tandem_queue_seconds", "From arrival at the instance to its start"),
         prefill_seconds=seconds("tandem_prefill_seconds", "From start to first token"),
         exposed_transfer_seconds=seconds("tandem_exposed_transfer_seconds", "From handoff to the last block's landing"),
@@ -74,5 +84,4 @@ def worker_metrics(registry: CollectorRegistry, *, model: str, role: str, dp_ran
         preemptions=counter("tandem_preemptions", "Work that gave its blocks back"),
         transferred_bytes=counter("tandem_transferred_bytes", "Latent read from prefill"),
         failures={reason: failures.labels(*values, reason) for reason in error_types()},
-        index_writes_lost=counter("tandem_index_writes_lost", "Prefix index updates given up until the next repair"),
     )

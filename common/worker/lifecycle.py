@@ -2,21 +2,24 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import grpc
 
 from common.engine.loop import EngineLoop
-from common.errors import InternalError, TandemError
+from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
 from common.rpc.server import Health, Probe, build_server, start_server
 from common.telemetry.logs import get_log
+from common.worker.group import GroupEnding
 from common.worker.rank_main import RankContext
 
 log = get_log(__name__)
 
 _WATCH_INTERVAL_S = 0.25
 _STREAM_GRACE_S = 2.0
+_DRAIN_POLL_S = 0.02
+_LEAVE_GRACE_S = 2.0
 
 
 class Instance(Protocol):
@@ -43,6 +46,11 @@ class Announcer(Protocol):
         """Take back what was said."""
         ...
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why the instance cannot go on in this cluster; None while it can."""
+        ...
+
 
 async def serve_instance(
     context: RankContext,
@@ -53,8 +61,12 @@ async def serve_instance(
     add_servicer: Callable[[grpc.aio.Server], None],
     services: Sequence[str],
     close: Callable[[], Awaitable[None]],
+    ending: GroupEnding | None,
+    beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
     """Run until SIGTERM and then drain, or until the engine dies.
+
+    `beside` runs from the registration to the end.
 
     Draining: readiness goes, new work is refused, work and leases that are here end or run out their time, then the
     engine, streams and clients are closed in this order.
@@ -70,16 +82,22 @@ async def serve_instance(
     add_servicer(server)
     port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
     engine.start()
+    tasks: list[asyncio.Task[None]] = []
     try:
         await announcer.start(f"{context.worker.host}:{port}")
+        tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
-        await _watch(context, engine, health, ended)
+        await _watch(context, engine, announcer, health, ended, ending)
         if engine.error is None:
-            await _drain(context, instance, announcer, health)
+            await _drain(context, engine, instance, announcer, health, ending)
     finally:
         await health.set(Probe.READINESS, serving=False)
         await asyncio.to_thread(engine.stop, 0.0)
+        await _leave(ending)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await announcer.close()
         await server.stop(_STREAM_GRACE_S)
         await close()
@@ -88,10 +106,19 @@ async def serve_instance(
     log.info("closed")
 
 
-async def _watch(context: RankContext, engine: EngineLoop[Any, Any], health: Health, ended: asyncio.Event) -> None:
-    """Liveness is recent progress of the engine; returns at the signal or with the engine."""
+async def _watch(
+    context: RankContext,
+    engine: EngineLoop[Any, Any],
+    announcer: Announcer,
+    health: Health,
+    ended: asyncio.Event,
+    ending: GroupEnding | None,
+) -> None:
+    """Liveness is recent progress of the engine; returns when it is time to drain, or with the engine."""
     stalled = False
-    while not ended.is_set() and engine.error is None:
+    while not ended.is_set() and engine.error is None and not (ending is not None and ending.begun()):
+        if announcer.error is not None:
+            raise WorkerLost(f"no place in the cluster: {announcer.error}") from announcer.error
         age_s = engine.progress_age_s()
         if (age_s > context.worker.stalled_after_s) != stalled:
             stalled = not stalled
@@ -104,16 +131,46 @@ async def _watch(context: RankContext, engine: EngineLoop[Any, Any], health: Hea
             continue
 
 
-async def _drain(context: RankContext, instance: Instance, announcer: Announcer, health: Health) -> None:
+async def _drain(
+    context: RankContext,
+    engine: EngineLoop[Any, Any],
+    instance: Instance,
+    announcer: Announcer,
+    health: Health,
+    ending: GroupEnding | None,
+) -> None:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + context.worker.drain_timeout_s
     log.info("draining", timeout_s=context.worker.drain_timeout_s)
     instance.drain()
     await health.set(Probe.READINESS, serving=False)
+    if ending is not None:
+        ending.begin()
     try:
         await announcer.drain()
     except TandemError as error:  # a hint that could not be given
         log.warning("drain was not announced", why=error)
-    while instance.busy and loop.time() < deadline_s:
-        await asyncio.sleep(0.02)
-    log.info("drained" if not instance.busy else "drain timed out")
+
+    async def wait_while(waiting: Callable[[], bool]) -> None:
+        while waiting() and engine.error is None and loop.time() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    await wait_while(lambda: instance.busy)
+    if ending is not None:
+        ending.finish()
+        await wait_while(lambda: not ending.finished())
+    log.info("drain timed out" if loop.time() >= deadline_s else "drained")
+
+
+async def _leave(ending: GroupEnding | None) -> None:
+    """Rank 0 hosts the store that the others still read until they have left."""
+    if ending is None:
+        return
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _LEAVE_GRACE_S
+    try:
+        ending.leave()
+        while not ending.all_left() and loop.time() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_S)
+    except DependencyUnavailable as error:
+        log.info("the group's store ended first", why=error)

@@ -1,8 +1,12 @@
 """What both roles' rank processes do, from the command line to the exit code."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
@@ -45,7 +49,7 @@ class RankContext:
         return first + self.place.local_instance if first else 0
 
 
-Serve = Callable[[RankContext, RankParts], Awaitable[None]]
+Serve = Callable[[RankContext, RankParts], Coroutine[None, None, None]]
 
 
 def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
@@ -57,18 +61,19 @@ def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
         if arguments.tethered:
             tether_to_parent(context.worker.drain_timeout_s)
         torch.set_num_threads(context.worker.threads)
-        with torch.inference_mode():
-            parts = build_rank(
-                context.config,
-                context.place,
-                blocks=context.config.prefill.blocks if role == "prefill" else context.config.decode.blocks,
-                schedule=context.worker.schedule,
-                rendezvous=arguments.rendezvous,
-            )
-            if context.place.leads:
-                asyncio.run(serve(context, parts))
-            else:
-                _follow(parts)
+        torch.set_grad_enabled(False)
+        parts = build_rank(
+            context.config,
+            context.worker,
+            context.place,
+            blocks=context.config.prefill.blocks if role == "prefill" else context.config.decode.blocks,
+            rendezvous=arguments.rendezvous,
+            clock=context.clock,
+        )
+        if context.place.leads:
+            asyncio.run(serve(context, parts))
+        else:
+            _follow(parts)
     except ConfigError as error:
         log.error("cannot serve", why=error)
         return 2
@@ -89,8 +94,15 @@ def _context(role: Role, arguments: WorkerArguments) -> RankContext:
 
 
 def _follow(parts: RankParts) -> None:
-    """Take the leader's plans until it ends."""
+    """Take the leader's plans until it ends; a drain is the leader's to begin."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     while run(parts.runner.follow()):
         pass
 
 
+def end_process(code: int) -> NoReturn:
+    """End at once: everything of ours is closed by now, and unloading torch, UCX and gRPC takes seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from common.config.cluster import ClusterConfig
+from common.clock import Clock
+from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import RankPlace
 from common.engine.latent_pool import LatentPool
 from common.engine.runner import Runner
@@ -18,6 +19,7 @@ from common.model.base import Model
 from common.model.config import read_model_config
 from common.model.fingerprint import model_fingerprint
 from common.model.load import load_model
+from common.parallel.waits import run
 from common.request import Compatibility
 from common.telemetry.logs import get_log
 from common.worker.group import RankGroup, join_group
@@ -34,17 +36,31 @@ class RankParts:
     compatibility: Compatibility
     root: Callable[[str], bytes]  # tenant -> parent hash of its first blocks
 
+    def release_followers(self) -> None:
+        """Let the instance's other ranks go; for the leader's engine thread, at its end."""
+        run(self.runner.release_followers())
 
-def build_rank(config: ClusterConfig, place: RankPlace, *, blocks: int, schedule: str, rendezvous: str) -> RankParts:
+
+def build_rank(
+    config: ClusterConfig, worker: WorkerConfig, place: RankPlace, *, blocks: int, rendezvous: str, clock: Clock
+) -> RankParts:
     """Join the group, read the weights that this rank owns, and allocate its latent pool.
 
     Raises:
         ConfigError, CheckpointError: names what cannot be served.
     """
     path = Path(config.model.path)
-    device = torch.device(config.model.device, place.local_rank) if config.model.device == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", place.local_rank) if config.model.device == "cuda" else torch.device("cpu")
     dtype = getattr(torch, config.model.dtype)
-    group = join_group(place, read_model_config(path).gate.experts, schedule, rendezvous)
+    group = join_group(
+        place,
+        experts=read_model_config(path).gate.experts,
+        schedule=worker.schedule,
+        rendezvous=rendezvous,
+        host=worker.host,
+        clock=clock,
+        silence_s=worker.group_silence_s,
+    )
     log.info("loading weights", path=path, rank=place.rank)
     model = load_model(
         path,
@@ -67,7 +83,7 @@ def build_rank(config: ClusterConfig, place: RankPlace, *, blocks: int, schedule
         latent_width=model.latent_width,
         draft_tokens=config.draft_tokens,
     )
-    log.info("loaded", blocks=blocks, pool_mib=round(pool.tensor.nbytes / 2**20), fingerprint=compatibility.model_fingerprint)
+    log.info("loaded", fingerprint=compatibility.model_fingerprint, blocks=blocks, block_bytes=pool.block_bytes)
     return RankParts(model, group, pool, runner, compatibility, roots(compatibility))
 
 
@@ -76,15 +92,13 @@ def roots(compatibility: Compatibility) -> Callable[[str], bytes]:
 
     @lru_cache(maxsize=4096)
     def root(tenant: str) -> bytes:
-        return root_hash(
-            compatibility.model_fingerprint, compatibility.block_tokens, compatibility.kv_dtype, tenant
-        )
+        return root_hash(compatibility.model_fingerprint, compatibility.block_tokens, compatibility.kv_dtype, tenant)
 
     return root
 
 
 def undrawable_ids(path: Path, vocab_size: int) -> torch.Tensor | None:
-    """``[vocab]`` bool, True for ids that stand for no token of tokenizer.json; None when all do or there is no file."""
+    """``[vocab]`` bool, True for ids without a token in tokenizer.json; None when there are none, or no file."""
     file = path / "tokenizer.json"
     if not file.exists():
         return None

@@ -11,6 +11,7 @@ non-negative and `compute`, `memory` are shares below one, so no time is below t
 when FLOPs or bytes grow.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.planner.hardware import Hardware
@@ -25,8 +26,11 @@ class Curve:
 
     Attributes:
         fixed_us: head and tail of a kernel.
+        floor_us: the same for next to no work, where it is known to shrink: a tail is never longer than the work, so
+            fixed = min(fixed_us, floor_us + work). Zero means that it does not shrink.
         per_k_us: latency for each 1,024 of the reduction length.
         wave_us: for each wave of 128 x 128 tiles over the multiprocessors.
+        whole_tiles: whether rows are padded to tiles; a kernel with swapped operands or split K computes what is asked.
         compute: share of the datasheet FLOP rate at boost clocks.
         memory: share of the bandwidth that the hardware entry calls achieved.
         half_length: sequence length at which half of `compute` is reached (attention over prompts).
@@ -34,8 +38,10 @@ class Curve:
     """
 
     fixed_us: float = 0.0
+    floor_us: float = 0.0
     per_k_us: float = 0.0
     wave_us: float = 0.0
+    whole_tiles: bool = True
     compute: float = 1.0
     memory: float = 1.0
     half_length: float = 0.0
@@ -47,13 +53,25 @@ def kernel_us(operation: Operation, gpu: Hardware, curve: Curve, sustained: floa
     if operation.kernel is KernelClass.COLLECTIVE:
         link = gpu.nvlink_achieved_bytes_per_s.value * curve.memory
         return curve.fixed_us + operation.link_bytes / link * 1e6
-    rate = gpu.flops_per_s(operation.precision) * curve.compute * _clocks(operation, sustained)
-    tc = max(operation.padded_flops, operation.flops) / rate * 1e6
-    if curve.half_length and operation.length:
-        tc *= 1 + curve.half_length / operation.length
-    tm = operation.bytes / (gpu.memory_achieved_bytes_per_s.value * curve.memory) * 1e6
-    serial = curve.fixed_us + curve.per_k_us * operation.depth / 1024 + curve.wave_us * operation.tiles / gpu.sms
-    return serial + soft_max(tc, tm)
+    work = soft_max(*_roofs_us(operation, gpu, curve, sustained))
+    fixed = min(curve.fixed_us, curve.floor_us + work) if curve.floor_us else curve.fixed_us
+    serial = fixed + curve.per_k_us * operation.depth / 1024 + curve.wave_us * operation.tiles / gpu.sms
+    return serial + work
+
+
+def fastest_us(operation: Operation, gpu: Hardware, curves: Sequence[Curve], sustained: float = 1.0) -> float:
+    """The best of several kernels for one class: a library picks by shape."""
+    return min(kernel_us(operation, gpu, curve, sustained) for curve in curves)
+
+
+def bound(operation: Operation, gpu: Hardware, curves: Sequence[Curve], sustained: float = 1.0) -> str:
+    """What most of a kernel's time is: compute, memory, nvlink, or latency (everything that is none of these)."""
+    if operation.kernel is KernelClass.COLLECTIVE:
+        return "nvlink"
+    curve = min(curves, key=lambda c: kernel_us(operation, gpu, c, sustained))
+    tc, tm = _roofs_us(operation, gpu, curve, sustained)
+    latency = kernel_us(operation, gpu, curve, sustained) - soft_max(tc, tm)
+    return max((tc, "compute"), (tm, "memory"), (latency, "latency"))[1]
 
 
 def soft_max(a: float, b: float) -> float:
@@ -64,14 +82,14 @@ def soft_max(a: float, b: float) -> float:
     return top * float(((a / top) ** SHARPNESS + (b / top) ** SHARPNESS) ** (1 / SHARPNESS))
 
 
-def limiter(operation: Operation, gpu: Hardware, curve: Curve, sustained: float = 1.0) -> str:
-    """Which term of the time is largest: compute, memory, or latency (everything that is neither)."""
-    if operation.kernel is KernelClass.COLLECTIVE:
-        return "nvlink"
-    tc = operation.padded_flops / (gpu.flops_per_s(operation.precision) * curve.compute * _clocks(operation, sustained)) * 1e6
-    tm = operation.bytes / (gpu.memory_achieved_bytes_per_s.value * curve.memory) * 1e6
-    rest = kernel_us(operation, gpu, curve, sustained) - soft_max(tc, tm)
-    return max((tc, "compute"), (tm, "memory"), (rest, "latency"))[1]
+def _roofs_us(operation: Operation, gpu: Hardware, curve: Curve, sustained: float) -> tuple[float, float]:
+    """(tc, tm) of the formula above."""
+    rate = gpu.flops_per_s(operation.precision) * curve.compute * _clocks(operation, sustained)
+    flops = max(operation.padded_flops, operation.flops) if curve.whole_tiles else operation.flops
+    tc = flops / rate * 1e6
+    if curve.half_length and operation.length:
+        tc *= 1 + curve.half_length / operation.length
+    return tc, operation.bytes / (gpu.memory_achieved_bytes_per_s.value * curve.memory) * 1e6
 
 
 def _clocks(operation: Operation, sustained: float) -> float:

@@ -131,5 +131,5 @@ def _fit(name: str, make: Callable[[Sequence[float]], Exchange], start: Sequence
         library = make(np.exp(x).tolist())
         return float(np.sum(np.square([np.log(_predict(library, p) / p.us) for p in chosen])))
 
-    found = np.exp(minimise(cost, np.log(start)))
+    found = np.exp(minimise(cost, np.log(start).tolist()))
     return make([significant(float(value)) for value in found])

@@ -137,7 +137,11 @@ EXCHANGE_POINTS: list[ExchangePoint] = [
         ),
     ),
     *_table(
-        "pplx-kernels", "h100", _PUBLISHED, "the reference report, EP128 without overlap", ((128, 256, 593, 1012, Use.BOTH),)
+        "pplx-kernels",
+        "h100",
+        _PUBLISHED,
+        "the reference report, EP128 without overlap",
+        ((128, 256, 593, 1012, Use.BOTH),),
     ),
     *_table(
         "deepep-normal-h200",

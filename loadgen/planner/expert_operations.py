@@ -1,6 +1,7 @@
 """Stages 3 and 4 of a layer: gate, shared expert, routed experts; and the feed-forward block of a dense layer."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from common.errors import InvalidInput
 from loadgen.planner.linear import linear_bytes, linear_precision
@@ -10,18 +11,20 @@ from loadgen.planner.operations import KernelClass, Operation, collective, eleme
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """Routed experts of one rank.
+    """Routed experts of the hottest rank; in lock-step every other rank waits for it.
 
     Attributes:
         slots: experts held, copies included.
-        active: mean number of slots that receive at least one token.
-        rows: token rows that arrive at the hottest rank.
-        rows_per_active: their mean over the active slots.
+        active: slots that receive at least one token.
+        rows: token rows that arrive.
+        mean_active, mean_rows: the same averaged over all ranks.
     """
 
     slots: int
     active: float
     rows: float
+    mean_active: float
+    mean_rows: float
 
     @property
     def rows_per_active(self) -> float:
@@ -29,23 +32,40 @@ class ExpertLoad:
 
 
 def expert_load(
-    model: ModelShape, tokens_per_rank: float, ep: int, *, redundant: int = 0, imbalance: float = 1.0
+    model: ModelShape,
+    tokens_per_rank: float,
+    ep: int,
+    *,
+    redundant: int = 0,
+    imbalance: float = 1.0,
+    chance: bool = True,
 ) -> ExpertLoad:
     """Spread `tokens_per_rank` x `ep` tokens over the experts.
 
-    A slot stays idle with probability (1 - top_k / slots) ** tokens; `imbalance` is the hottest rank's rows over the
-    mean, and in lock-step every rank waits for it.
+    A slot stays idle with probability (1 - top_k / slots) ** tokens. With `chance` the hottest of `ep` ranks is
+    above the mean by the expected maximum of `ep` normal draws: Bernoulli slots for `active`, Poisson rows for
+    `rows`. `imbalance` multiplies the rows on top: what the router prefers, not what chance adds.
     """
     slots = model.experts + redundant
+    if redundant < 0:
+        raise InvalidInput("redundant_experts", redundant, "at least 0")
     if ep < 1 or slots % ep:
         raise InvalidInput("ep", ep, f"a divisor of the {slots} experts ({model.experts} + {redundant} copies)")
     if imbalance < 1:
         raise InvalidInput("imbalance", imbalance, "at least 1, the hottest rank over the mean")
-    if redundant < 0:
-        raise InvalidInput("redundant_experts", redundant, "at least 0")
-    tokens = tokens_per_rank * ep
-    mean_active = slots / ep * -_expm1_power(model.top_k / slots, tokens)
-    return ExpertLoad(slots // ep, mean_active, tokens_per_rank * model.top_k * imbalance)
+    held = slots // ep
+    busy = -_expm1_power(model.top_k / slots, tokens_per_rank * ep)
+    mean_active, mean_rows = held * busy, tokens_per_rank * model.top_k
+    above = expected_maximum(ep) if chance else 0.0
+    active = min(mean_active + above * (held * busy * (1 - busy)) ** 0.5, held)
+    rows = (mean_rows + above * mean_rows**0.5) * imbalance if ep > 1 else mean_rows
+    # Fewer rows than active slots cannot be.
+    return ExpertLoad(held, min(active, rows), rows, mean_active, mean_rows)
+
+
+def expected_maximum(draws: int) -> float:
+    """Mean of the largest of `draws` standard normal draws (Blom's approximation); 0 for one."""
+    return NormalDist().inv_cdf((draws - 0.375) / (draws + 0.25)) if draws > 1 else 0.0
 
 
 def gate_operation(model: ModelShape, tokens: float) -> Operation:

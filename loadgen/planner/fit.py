@@ -21,6 +21,7 @@ from loadgen.planner.minimise import minimise
 from loadgen.planner.report_layers import predicted_quantities
 from loadgen.planner.report_points import REPORT_POINTS
 from loadgen.planner.stacks import Stack, build_stack, curves_of, exchanges_of
+from loadgen.planner.system_points import system_points
 
 # Of the report's fitted numbers, those that exchanges alone explain are fitted with the exchanges.
 _IN_LAYER_KEYS = ("ep8_total", "dual_grouped", "dual_dispatch")
@@ -30,11 +31,12 @@ _MLA_CEILING = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Everything fitted."""
+    """Everything fitted, and how far whole systems then are from what was published (root mean square)."""
 
     curves: dict[str, Curve]
     exchanges: dict[str, Exchange]
     in_layer: dict[str, float]
+    system_residual: float = 0.1
 
     def as_json(self) -> dict[str, Any]:
         """The content of `fitted.json`."""
@@ -42,14 +44,15 @@ class Constants:
             "curves": {name: asdict(curve) for name, curve in self.curves.items()},
             "exchanges": {name: asdict(exchange) for name, exchange in self.exchanges.items()},
             "in_layer": self.in_layer,
+            "system_residual": self.system_residual,
         }
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Constants":
-        return cls(curves_of(content), exchanges_of(content), dict(content["in_layer"]))
+        return cls(curves_of(content), exchanges_of(content), dict(content["in_layer"]), content["system_residual"])
 
     def stack(self, name: str) -> Stack:
-        return build_stack(name, self.curves, self.exchanges, self.in_layer)
+        return build_stack(name, self.curves, self.exchanges, self.in_layer, self.system_residual)
 
 
 def fit_constants() -> Constants:
@@ -73,7 +76,9 @@ def fit_constants() -> Constants:
         over += max(constants.in_layer["sustained"] - 1.0, 0.0)
         return sum(float(np.log(predicted[key] / value)) ** 2 for key, value in known.items()) + 100 * over
 
-    return build(minimise(cost, np.log([4.0, 0.7, 0.65]).tolist(), rounds=150))
+    constants = build(minimise(cost, np.log([4.0, 0.7, 0.65]).tolist(), rounds=150))
+    errors = [point.error for point in system_points(constants.stack("deepep-2025"))]
+    return replace(constants, system_residual=significant(float(np.sqrt(np.mean(np.square(errors))))))
 
 
 def residuals(constants: Constants) -> list[Residual]:

@@ -59,8 +59,7 @@ _GB200_SHEET = "NVIDIA GB200 NVL72 datasheet, per GPU, dense"
 _CX7 = "ConnectX-7, 400 Gb/s"
 _RENT = "a round rental price; give --gpu-hour-usd for yours"
 
-_H100_MEMORY = published(2.84 * _TB, "DeepGEMM masked grouped GEMM on H100, 2836 GB/s (DeepGEMM PR 192)")
-_H800_MEMORY = published(3.0 * _TB, "FlashMLA README, memory-bound decode on H800 SXM5")
+_HBM3 = published(3.0 * _TB, "FlashMLA README, memory-bound decode on H800 SXM5; the H100 has the same memory")
 _SHMEM_PUT = published(47 * _GB, "shmem_put_bw over CX7 (DeepEP issue 155)")
 
 HARDWARE: dict[str, Hardware] = {
@@ -74,7 +73,7 @@ HARDWARE: dict[str, Hardware] = {
         bf16_flops_per_s=datasheet(989e12, _H100_SHEET),
         memory_bytes=datasheet(80 * _GB, _H100_SHEET),
         memory_bytes_per_s=datasheet(3.35 * _TB, _H100_SHEET),
-        memory_achieved_bytes_per_s=_H100_MEMORY,
+        memory_achieved_bytes_per_s=_HBM3,
         nvlink_bytes_per_s=datasheet(450 * _GB, _H100_SHEET),
         nvlink_achieved_bytes_per_s=published(380 * _GB, "DeepEP maintainers, an upper bound (DeepEP issue 16)"),
         network_bytes_per_s=datasheet(50 * _GB, _CX7),
@@ -91,7 +90,7 @@ HARDWARE: dict[str, Hardware] = {
         bf16_flops_per_s=datasheet(989e12, "as H100 SXM5; only links differ"),
         memory_bytes=datasheet(80 * _GB, "as H100 SXM5"),
         memory_bytes_per_s=datasheet(3.35 * _TB, "as H100 SXM5"),
-        memory_achieved_bytes_per_s=_H800_MEMORY,
+        memory_achieved_bytes_per_s=_HBM3,
         nvlink_bytes_per_s=datasheet(200 * _GB, "NVIDIA H800: NVLink 400 GB/s both ways"),
         nvlink_achieved_bytes_per_s=published(160 * _GB, "DeepEP docs/legacy.md"),
         network_bytes_per_s=datasheet(50 * _GB, _CX7),

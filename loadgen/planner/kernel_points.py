@@ -78,6 +78,12 @@ _OUR_DENSE = (
     (7168, 16384, 128, 50.7, True, ""),
     (7168, 16384, 256, 63.3, False, ""),
 )
+# The kernels that vLLM 0.26.0 and FlashInfer pick for one token on our H200: (N, K, us, fit, outlier).
+_OUR_SMALL = (
+    (2112, 7168, 10.8, True, ""),
+    (7168, 16384, 33.5, False, ""),
+    (7168, 2048, 23.0, False, "another kernel, seven times its floor"),
+)
 # (groups, rows, N, K, us, fit)
 _OUR_GROUPED = (
     (2, 1024, 4096, 7168, 104.6, False),
@@ -123,6 +129,8 @@ def _dense() -> Iterator[KernelPoint]:
             yield KernelPoint("deepgemm-2025", operation, us, "h800", Kind.PUBLISHED, source, fit)
     for n, k, m, us, fit, outlier in _OUR_DENSE:
         yield KernelPoint("deepgemm-2026", _linear(m, n, k), us, "h200", Kind.MEASURED, OUR_H200, fit, outlier)
+    for n, k, us, fit, outlier in _OUR_SMALL:
+        yield KernelPoint("small-batch-gemm", _linear(1, n, k), us, "h200", Kind.MEASURED, OUR_H200, fit, outlier)
 
 
 def _grouped() -> Iterator[KernelPoint]:
@@ -178,10 +186,11 @@ def mha_prefill(heads: int, prompts: int, tokens: int, cached: int = 0) -> Opera
     return _named(f"{prompts} x {tokens} tokens, h{heads}", prefill_attention, Queries(prompts, tokens, cached), tp)
 
 
-def _named(name: str, build: Callable[[ModelShape, Queries, int], list[Operation]], queries: Queries, tp: int) -> Operation:
+def _named(
+    name: str, build: Callable[[ModelShape, Queries, int], list[Operation]], queries: Queries, tp: int
+) -> Operation:
     wanted = (KernelClass.MLA_DECODE, KernelClass.PREFILL_ATTENTION)
     found = next(o for o in build(V3, queries, tp) if o.kernel in wanted)
     return Operation(
         name, 0, found.kernel, found.precision, found.flops, found.bytes, found.padded_flops, length=found.length
     )
-

@@ -12,7 +12,7 @@ from loadgen.planner.attention_operations import (
     projection_operations,
 )
 from loadgen.planner.communication import Direction, Exchange, Traffic, exchange_us, token_bytes
-from loadgen.planner.efficiency import kernel_us
+from loadgen.planner.efficiency import bound, fastest_us
 from loadgen.planner.expert_operations import (
     dense_operations,
     expert_load,
@@ -34,12 +34,20 @@ Z90 = 1.645
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How one pool's group is cut: `ep = dp * tp`; copies of hot experts; hottest rank's rows over the mean."""
+    """How one pool's group is cut, and how evenly its experts are used.
+
+    Attributes:
+        ep, tp: `ep = dp * tp`.
+        redundant_experts: copies of hot experts.
+        imbalance: the hottest rank's rows over the mean, beyond what chance does.
+        chance: whether routing is random; off for benchmarks that route evenly by construction.
+    """
 
     ep: int
     tp: int = 1
     redundant_experts: int = 0
     imbalance: float = 1.0
+    chance: bool = True
 
     @property
     def dp(self) -> int:
@@ -67,6 +75,7 @@ class LayerTime:
         contention_us: compute slowed by exchanges in flight.
         network_us: how long the network was busy.
         limiter: the largest part.
+        bounds_us: the same time by what holds it back: compute, memory, latency, nvlink, network.
     """
 
     total_us: float
@@ -77,6 +86,12 @@ class LayerTime:
     contention_us: float
     network_us: float
     limiter: str
+    bounds_us: dict[str, float]
+
+    @property
+    def bound_by(self) -> str:
+        """What holds most of the layer back."""
+        return max(self.bounds_us.items(), key=lambda kv: kv[1])[0]
 
     @property
     def interval_us(self) -> tuple[float, float]:
@@ -144,7 +159,7 @@ def layer_operations(
     """Every kernel of one mixture-of-experts layer on one rank, exchanges excluded."""
     share = queries.tokens / cut.tp
     load = expert_load(
-        model, share, cut.ep, redundant=cut.redundant_experts, imbalance=cut.imbalance
+        model, share, cut.ep, redundant=cut.redundant_experts, imbalance=cut.imbalance, chance=cut.chance
     )
     operations = _attention_half(model, queries, cut.tp, prefill=prefill)
     operations += [gate_operation(model, share), *shared_operations(model, share), *routed_operations(model, load)]
@@ -155,7 +170,7 @@ def layer_operations(
 
 def in_layer_us(operation: Operation, gpu: Hardware, stack: Stack) -> float:
     """One kernel inside a captured graph of a long run."""
-    return stack.launch_us + kernel_us(operation, gpu, stack.curve(operation.kernel), stack.sustained)
+    return stack.launch_us + fastest_us(operation, gpu, stack.curves[operation.kernel], stack.sustained)
 
 
 def _attention_half(model: ModelShape, queries: Queries, tp: int, *, prefill: bool) -> list[Operation]:
@@ -184,6 +199,7 @@ def _moe_layer(
 ) -> LayerTime:
     cut.check(model, gpu)
     kernels: dict[KernelClass, float] = {}
+    bounds: dict[str, float] = {}
     batches = []
     for part in queries:
         operations = layer_operations(model, part, cut, prefill=prefill)
@@ -192,14 +208,16 @@ def _moe_layer(
             us = in_layer_us(operation, gpu, stack)
             compute[operation.stage - 1] += us
             kernels[operation.kernel] = kernels.get(operation.kernel, 0.0) + us
-        flights = [
-            _flight(model, gpu, stack, library, cut, part.tokens / cut.tp, direction) for direction in Direction
-        ]
+            held = bound(operation, gpu, stack.curves[operation.kernel], stack.sustained)
+            bounds[held] = bounds.get(held, 0.0) + us
+        flights = [_flight(model, gpu, stack, library, cut, part.tokens / cut.tp, direction) for direction in Direction]
         c1, c2, c3, c4, c5 = compute
         batches.append(Stages((c1, c2, c3, c4, c5), flights[0], flights[1]))
     contention = library.sms / gpu.sms if schedule is not Schedule.NONE else 0.0
     span = layer_span(schedule, batches, contention)
-    return _layer_time(span, kernels, stack, library)
+    wire = "nvlink" if cut.ep <= gpu.nvlink_domain_gpus else "network"
+    bounds[wire] = bounds.get(wire, 0.0) + span.dispatch_us + span.combine_us
+    return _layer_time(span, kernels, bounds, stack, library)
 
 
 def _flight(
@@ -226,9 +244,11 @@ def _flight(
     return Flight(stack.launch_us + busy, total - busy)
 
 
-def _layer_time(span: Span, kernels: dict[KernelClass, float], stack: Stack, library: Exchange) -> LayerTime:
+def _layer_time(
+    span: Span, kernels: dict[KernelClass, float], bounds: dict[str, float], stack: Stack, library: Exchange
+) -> LayerTime:
     parts = {kernel.value: us for kernel, us in kernels.items()}
-    variance = sum((us * stack.curve(kernel).residual) ** 2 for kernel, us in kernels.items())
+    variance = sum((us * stack.residual(kernel)) ** 2 for kernel, us in kernels.items())
     # Both directions err together: one library, one table.
     exposed = span.dispatch_us + span.combine_us
     variance += (max(exposed, 0.0) * library.residual) ** 2
@@ -242,4 +262,5 @@ def _layer_time(span: Span, kernels: dict[KernelClass, float], stack: Stack, lib
         span.contention_us,
         span.network_us,
         largest[0],
+        bounds,
     )

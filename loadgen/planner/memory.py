@@ -137,9 +137,7 @@ def max_batch(
     """Most requests of an instance that fit; 0 when not even the weights do."""
 
     def fits(batch: int) -> bool:
-        use = decode_memory(
-            model, gpu, cut, batch=batch, query_tokens=query_tokens, tokens_each=tokens_each, mtp=mtp
-        )
+        use = decode_memory(model, gpu, cut, batch=batch, query_tokens=query_tokens, tokens_each=tokens_each, mtp=mtp)
         return use.free_bytes >= 0
 
     if not fits(1):

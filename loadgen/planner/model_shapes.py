@@ -72,12 +72,11 @@ class ModelShape:
             q = self.heads * self.head_dim
             return ((q, self.hidden), (kv, self.hidden), (kv, self.hidden), (self.hidden, q))
         q_out = self.heads * self.qk_dim
+        q_matrices: tuple[tuple[int, int], ...] = ((q_out, self.hidden),)
         if self.q_lora_rank:
-            q = ((self.q_lora_rank, self.hidden), (q_out, self.q_lora_rank))
-        else:
-            q = ((q_out, self.hidden),)
+            q_matrices = ((self.q_lora_rank, self.hidden), (q_out, self.q_lora_rank))
         return (
-            *q,
+            *q_matrices,
             (self.latent_values, self.hidden),
             (self.heads * (self.qk_nope_dim + self.v_dim), self.kv_lora_rank),
             (self.hidden, self.heads * self.v_dim),

@@ -17,7 +17,7 @@ CONFIGURATIONS = {
 
 
 def report_layer(stack: Stack, ep: int, schedule: Schedule, batch: int = BATCH) -> LayerTime:
-    """One layer as the report measures it: H100, TP1, even routing. EP8 does not fit in memory there; one layer does."""
+    """One layer as the report measures it: H100, TP1. EP8 does not fit in memory there; one layer does."""
     return decode_layer(
         model_shape("deepseek-v3"),
         hardware("h100"),

@@ -76,7 +76,7 @@ _DUAL: tuple[_Step, ...] = tuple(
     for microbatch, stage in ((1, 1), (0, 4), (1, 2), (0, 5), (1, 3), (0, 1), (1, 4), (0, 2), (1, 5), (0, 3))
     for what in _STAGES[stage]
 )
-_WARM_LAYERS, _COUNTED_LAYERS = 3, 4
+_WARM_LAYERS, _COUNTED_LAYERS = 2, 2
 
 
 @dataclass(frozen=True, slots=True)

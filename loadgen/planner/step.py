@@ -57,7 +57,7 @@ def decode_step(
         first = draft_pass_us(model, gpu, stack, cut, batch, query, cached_tokens)
         later = draft_pass_us(model, gpu, stack, cut, batch, 1, cached_tokens) if draft_tokens > 1 else 0.0
         draft = first + (draft_tokens - 1) * later
-    return _step(model, layer, dense, draft, head)
+    return _step(model, stack, layer, dense, draft, head)
 
 
 def prefill_pass(
@@ -85,13 +85,15 @@ def prefill_pass(
     queries = Queries(tokens / prompt_tokens, prompt_tokens, cached_tokens)
     dense = model.dense_layers * dense_layer_us(model, gpu, stack, cut, queries, prefill=True)
     head = head_us(model, gpu, stack, cut, tokens / prompt_tokens)
-    return _step(model, layer, dense, 0.0, head)
+    return _step(model, stack, layer, dense, 0.0, head)
 
 
 def head_us(model: ModelShape, gpu: Hardware, stack: Stack, cut: Parallelism, tokens: float) -> float:
-    """The bf16 output matrix, split over TP, and sampling over the vocabulary."""
-    out = model.vocabulary / cut.tp
-    logits = gemm("head", 0, tokens, out, model.hidden, 2 * out * model.hidden, "bf16")
+    """The bf16 output matrix and sampling. The matrix is split over the ranks of a node, which share their tokens."""
+    ranks = min(cut.ep, gpu.gpus_per_node)
+    out = model.vocabulary / ranks
+    shared = tokens * ranks / cut.tp
+    logits = gemm("head", 0, shared, out, model.hidden, 2 * out * model.hidden, "bf16")
     sample = Operation("sample", 0, KernelClass.SAMPLING, "bf16", 0.0, tokens * model.vocabulary * 4)
     return in_layer_us(logits, gpu, stack) + in_layer_us(sample, gpu, stack)
 
@@ -117,10 +119,11 @@ def draft_pass_us(
 
 
 def _step(
-    model: ModelShape, layer: LayerTime, dense_us: float, draft_us: float, head_us: float
+    model: ModelShape, stack: Stack, layer: LayerTime, dense_us: float, draft_us: float, head_us: float
 ) -> StepTime:
-    # Layers err together: their curves are the same. The rest gets the layer's relative error.
+    # Layers err together: their curves are the same. The rest gets the layer's relative error, and the whole what
+    # published systems show on top.
     layers_us = model.moe_layers * layer.total_us
-    relative = layer.sigma_us / layer.total_us if layer.total_us else 0.0
+    relative = (layer.sigma_us / layer.total_us if layer.total_us else 0.0) ** 2 + stack.system_residual**2
     total = layers_us + dense_us + draft_us + head_us
-    return StepTime(total, relative * total, layer, dense_us, draft_us, head_us)
+    return StepTime(total, relative**0.5 * total, layer, dense_us, draft_us, head_us)

@@ -1,15 +1,15 @@
-"""What one decode instance does with what it is asked, without wire types: admissions, reads, tokens, cancels, drain."""
+"""What one decode instance does with what it is asked, without wire types: admit, read, send tokens, cancel, drain."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent, Failed, Preempted, Reserved, Tokens
 from common.engine.loop import EngineLoop
-from common.errors import Cancelled, Draining, Refused, TandemError, TransferError
-from common.request import Handoff, Work
+from common.errors import Cancelled, Draining, Refused, TandemError
+from common.request import Work
 from common.rpc.worker_data import (
     DecodeRequest,
     StepBatch,
@@ -36,7 +36,7 @@ class _Admitted:
     source: TransferSource
     outbox: Outbox
     queue_s: float = 0.0
-    reading: bool = False
+    reading_blocks: int = 0
 
 
 class DecodeInstance:
@@ -53,6 +53,7 @@ class DecodeInstance:
         reads: Reads,
         metrics: WorkerMetrics,
         incarnation: int,
+        block_bytes: int,
         chain_hashes: Callable[[Work], list[bytes]],
         outbox_limit_batches: int = 4096,
     ) -> None:
@@ -60,6 +61,7 @@ class DecodeInstance:
         self._reads = reads
         self._metrics = metrics
         self._incarnation = incarnation
+        self._block_bytes = block_bytes
         self._chain_hashes = chain_hashes
         self._outbox_limit_batches = outbox_limit_batches
         self._outboxes: dict[str, Outbox] = {}
@@ -67,7 +69,7 @@ class DecodeInstance:
         self._step = 0
         self._draining = False
 
-    async def steps(self, scheduler: str) -> AsyncIterator[StepBatch]:
+    async def steps(self, scheduler: str) -> AsyncGenerator[StepBatch, None]:
         """All tokens of one scheduler's work; when the stream ends, however it does, that work is dropped.
 
         A second stream of the same scheduler takes the place of the first, whose work is dropped.
@@ -130,7 +132,8 @@ class DecodeInstance:
         """All latent of the work is here; its tokens come next."""
         admitted = self._works.get(work_id)
         if admitted is not None:
-            admitted.reading = False
+            self._metrics.transferred_bytes.inc(admitted.reading_blocks * self._block_bytes)
+            admitted.reading_blocks = 0
             self._metrics.exposed_transfer_seconds.observe(exposed_transfer_s)
             admitted.outbox.put(self._step, [WorkJoined(work_id, admitted.queue_s, exposed_transfer_s)])
 
@@ -165,7 +168,7 @@ class DecodeInstance:
                 return WorkPreempted(event.work_id)
             case Failed():
                 del self._works[event.work_id]
-                if admitted.reading:
+                if admitted.reading_blocks:
                     self._reads.abort(event.work_id)
                 if not isinstance(event.error, Cancelled):
                     self._metrics.count_failure(event.error)
@@ -174,7 +177,7 @@ class DecodeInstance:
 
     def _begin_read(self, admitted: _Admitted, reserved: Reserved) -> None:
         admitted.queue_s = reserved.queue_s
-        admitted.reading = True
+        admitted.reading_blocks = len(reserved.blocks) - reserved.cached_blocks
         self._metrics.queue_seconds.observe(reserved.queue_s)
         self._metrics.prompt_tokens.inc(len(admitted.work.token_ids))
         self._reads.start(
@@ -197,43 +200,3 @@ class DecodeInstance:
             log.info("dropping a scheduler's work", scheduler=outbox.scheduler, works=len(left))
         for work_id in left:
             self.cancel(work_id)
-
-
-class Outcomes:
-    """Told on the reader's thread how transfers end; tells the engine at once and the event loop soon."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._engine: DecodeLoop | None = None
-        self._reads: Reads | None = None
-        self._joined: Callable[[str, float], None] = lambda work_id, exposed_s: None
-
-    def bind(self, engine: DecodeLoop, reads: Reads, joined: Callable[[str, float], None]) -> None:
-        """Called once, before anything is read."""
-        self._engine, self._reads, self._joined = engine, reads, joined
-
-    def landed(self, work_id: str, handoff: Handoff, exposed_transfer_s: float) -> None:
-        # First the event loop: the work's tokens, which take the same way, must come after `joined`.
-        self._tell(lambda: self._joined(work_id, exposed_transfer_s))
-        self._post(lambda engine: engine.landed(work_id, handoff))
-        self._end(work_id, None)
-
-    def failed(self, work_id: str, error: TransferError) -> None:
-        self._post(lambda engine: engine.transfer_failed(work_id, error))
-        self._end(work_id, error)
-
-    def stopped(self, work_id: str) -> None:
-        self._post(lambda engine: engine.reader_stopped(work_id))
-
-    def _end(self, work_id: str, error: TransferError | None) -> None:
-        reads = self._reads
-        if reads is not None:
-            self._tell(lambda: reads.ended(work_id, error))
-
-    def _post(self, command: Callable[[DecodeEngine], object]) -> None:
-        if self._engine is not None:
-            self._engine.post(command)
-
-    def _tell(self, callback: Callable[[], None]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback)

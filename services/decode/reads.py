@@ -1,16 +1,17 @@
-"""One transfer after another from prefill instances: the announcement stream on the event loop, the bytes by the reader."""
+"""Transfers from prefill instances: announcement streams on the event loop, bytes by the reader's thread."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
 from common.errors import PeerDisconnected, TandemError, TransferError
 from common.request import Compatibility, Handoff, TransferHello
 from common.rpc.channel import open_channel
-from common.rpc.convert_transfer import TransferOpen
+from common.rpc.convert_transfer import TransferEvent, TransferOpen
 from common.rpc.transfer_client import TransferStream
 from common.rpc.worker_data import TransferSource
 from common.transfer.reader import TransferReader
@@ -112,7 +113,8 @@ class Reads:
                 given_to_reader = True
                 self._reader.start(self._target(wanted, hello))
                 announcements = asyncio.ensure_future(self._forward(work_id, events))
-                await asyncio.wait({announcements, outcome}, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {announcements, outcome}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not outcome.done():
                     self._reader.fail(work_id, _as_transfer_error(announcements.exception()))
                 error = await outcome
@@ -133,7 +135,7 @@ class Reads:
         finally:
             del self._outcomes[work_id]
 
-    async def _forward(self, work_id: str, events: "asyncio.AsyncIterator[object]") -> None:
+    async def _forward(self, work_id: str, events: AsyncIterator[TransferEvent]) -> None:
         async for event in events:
             match event:
                 case tuple():

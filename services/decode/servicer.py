@@ -1,6 +1,7 @@
 """The wire of a decode instance."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import grpc
 
@@ -30,8 +31,9 @@ class DecodeServicer(engine_pb2_grpc.DecodeServicer):
         self, request: engine_pb2.StepsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_pb2.StepEvent]:
         try:
-            async for batch in self._instance.steps(request.scheduler):
-                yield step_to_wire(batch)
+            async with aclosing(self._instance.steps(request.scheduler)) as batches:
+                async for batch in batches:
+                    yield step_to_wire(batch)
         except TandemError as error:
             await abort(context, error)
 
@@ -51,3 +53,7 @@ class DecodeServicer(engine_pb2_grpc.DecodeServicer):
             return engine_pb2.CancelWorkReply(found=await self._instance.cancel(request.work_id))
         except TandemError as error:
             await abort(context, error)
+
+
+def register(servicer: DecodeServicer, server: grpc.aio.Server) -> None:
+    engine_pb2_grpc.add_DecodeServicer_to_server(servicer, server)

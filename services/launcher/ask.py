@@ -3,13 +3,14 @@
 import asyncio
 import sys
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
-from common.rpc.clients import InferenceClient
-from common.rpc.inference_data import ChatMessage, GenerateRequest, Ledger, SamplingOptions, Stopping, Usage
 from rich.console import Console
 
 from common.errors import InvalidInput
+from common.rpc.clients import InferenceClient
+from common.rpc.inference_data import ChatMessage, GenerateRequest, Ledger, SamplingOptions, Stopping, Usage
 from services.launcher.run_directory import find_endpoint
 
 
@@ -93,7 +94,7 @@ async def _chat(address: str, max_tokens: int, sampling: SamplingOptions) -> Non
             turns.append(ChatMessage("assistant", answer.text))
 
 
-def _interruptible(work: "asyncio.coroutines.Coroutine[None, None, Answer]") -> Answer | None:
+def _interruptible(work: Coroutine[None, None, Answer]) -> Answer | None:
     """Ctrl-C leaves the stream, which cancels the request on the server."""
     try:
         return asyncio.run(work)

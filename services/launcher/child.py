@@ -44,6 +44,10 @@ class Child:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
     def check(self) -> None:
         """Raises ChildDied when the process has ended."""
         code = self._process.poll()

@@ -6,11 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from common.rpc.inference_data import ClusterInfo
-
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.config.load import dump_cluster
 from common.errors import DependencyUnavailable, TandemError
+from common.rpc.inference_data import ClusterInfo
 from services.launcher.child import Child
 from services.launcher.embedded import EmbeddedNats, EmbeddedValkey
 from services.launcher.ports import free_ports
@@ -20,6 +19,7 @@ from services.launcher.status import cluster_of
 
 _ASK_TIMEOUT_S = 1.0
 _POLL_S = 0.1
+_GRACE_S = 5.0  # over the drain time
 
 
 class LocalCluster:
@@ -32,7 +32,8 @@ class LocalCluster:
         self.run = run
         self.config = resolve(config, free_ports)
         self.children: dict[str, Child] = {}
-        self._grace_s: dict[str, float] = {}
+        self._plans: dict[str, ProcessPlan] = {}
+        self._hurry = False
         self._valkey: EmbeddedValkey | None = None
         self._nats: EmbeddedNats | None = None
 
@@ -47,7 +48,7 @@ class LocalCluster:
         self.run.config.write_text(dump_cluster(self.config), encoding="utf-8")
         plans = [*scheduler_plans(self.config, self.run.config), *pod_plans(self.config, self.run.config, free_ports)]
         for plan in plans:
-            self.start_process(plan)
+            self._start_process(plan)
         scheduler = self.config.scheduler
         endpoint = Endpoint(
             cluster=self.config.cluster,
@@ -62,12 +63,14 @@ class LocalCluster:
         self.run.write_endpoint(endpoint)
         return endpoint
 
-    def start_process(self, plan: ProcessPlan) -> Child:
-        """Start one process of the cluster, or start it anew."""
-        child = Child(plan.name, plan.command, self.run.logs / f"{plan.name}.log", {"OMP_NUM_THREADS": "1"})
-        self.children[plan.name] = child
-        self._grace_s[plan.name] = plan.drain_timeout_s + 2.0
-        return child
+    def restart(self, name: str) -> None:
+        """Start a process anew that has ended, at its old place."""
+        self._start_process(self._plans[name])
+
+    def _start_process(self, plan: ProcessPlan) -> None:
+        log = self.run.logs / f"{plan.name}.log"
+        self.children[plan.name] = Child(plan.name, plan.command, log, {"OMP_NUM_THREADS": "1"})
+        self._plans[plan.name] = plan
 
     def waiting_for(self) -> list[str]:
         """What is missing to a complete cluster; empty when requests are welcome everywhere."""
@@ -119,7 +122,8 @@ class LocalCluster:
                 self.children[name].signal(signal.SIGTERM)
             begun_s = time.monotonic()
             for name in names:
-                if not self.children[name].end(begun_s + self._grace_s[name]):
+                grace_s = 0.0 if self._hurry else self._plans[name].drain_timeout_s + _GRACE_S
+                if not self.children[name].end(begun_s + grace_s):
                     killed.append(name)
         for server in (self._nats, self._valkey):
             if server is not None:
@@ -128,9 +132,9 @@ class LocalCluster:
         self.run.remove_endpoint()
         return killed
 
-    def kill(self) -> None:
-        """End everything at once, after a second Ctrl-C."""
-        self._grace_s = dict.fromkeys(self._grace_s, 0.0)
+    def hurry(self) -> None:
+        """Give nobody time to drain, after a second Ctrl-C."""
+        self._hurry = True
 
     def _ending_order(self) -> Iterator[list[str]]:
         for prefix in ("scheduler-", "decode-", "prefill-"):

@@ -100,7 +100,7 @@ def _stop(cluster: LocalCluster, console: Console) -> None:
     try:
         killed = cluster.stop()
     except KeyboardInterrupt:
-        cluster.kill()
+        cluster.hurry()
         killed = cluster.stop()
     if killed:
         console.print(f"killed after their grace: {', '.join(killed)}", style="red", highlight=False)

@@ -1,9 +1,8 @@
 """What one prefill instance does with what it is asked, without wire types: runs, transfers, cancels, drain."""
 
 import asyncio
-from collections.abc import AsyncIterator
-
-from common.transfer.source import AnnouncementStream, TransferSource
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from common.engine.events import BlocksReady, Failed, FirstToken, HandoffReady, PrefillEvent, Started
 from common.engine.loop import EngineLoop
@@ -15,6 +14,7 @@ from common.rpc.worker_data import PrefillEvent as RunEvent
 from common.rpc.worker_data import PrefillFirstToken, PrefillStarted
 from common.telemetry.logs import get_log
 from common.telemetry.worker_metrics import WorkerMetrics
+from common.transfer.source import AnnouncementStream, TransferSource
 from services.prefill.runs import Runs
 
 log = get_log(__name__)
@@ -35,7 +35,7 @@ class PrefillInstance:
         self._renew_every_s = lease_s / 3
         self._draining = False
 
-    async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncIterator[RunEvent]:
+    async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncGenerator[RunEvent, None]:
         """Queue work and give its events; leaving early cancels it.
 
         Raises:
@@ -62,7 +62,9 @@ class PrefillInstance:
             if not ended:
                 self.cancel(work.work_id)
 
-    async def transfer(self, opening: TransferOpen, ended_by_reader: asyncio.Event) -> AsyncIterator[TransferEvent]:
+    async def transfer(
+        self, opening: TransferOpen, ended_by_reader: asyncio.Event
+    ) -> AsyncGenerator[TransferEvent, None]:
         """Announce one work's blocks to its reader until `ended_by_reader` or the lease's end.
 
         The lease is renewed while the reader's stream lives, and ends with it however that happens.
@@ -70,27 +72,38 @@ class PrefillInstance:
         Raises:
             LeaseLost, Incompatible: nothing can be read.
         """
+        if not opening.work_id:  # a reader that connects before it has work
+            self._source.check_reader(opening.incarnation, opening.compatibility)
+            yield self._source.hello
+            return
         stream = self._source.subscribe(
             opening.work_id, opening.incarnation, opening.compatibility, opening.first_block
         )
         try:
             yield stream.hello
-            async for event in self._announcements(stream, ended_by_reader):
-                yield event
+            async with aclosing(self._announcements(stream, ended_by_reader)) as announcements:
+                async for announcement in announcements:
+                    yield announcement
         finally:
             stream.release()
 
     async def _announcements(
         self, stream: AnnouncementStream, ended_by_reader: asyncio.Event
-    ) -> AsyncIterator[TransferEvent]:
+    ) -> AsyncGenerator[TransferEvent, None]:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        stream.call_when_ready(lambda: loop.call_soon_threadsafe(ready.set))
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(ready.set)
+
+        stream.call_when_ready(wake)
         end = asyncio.ensure_future(ended_by_reader.wait())
         try:
             while not end.done():
                 more = asyncio.ensure_future(ready.wait())
-                await asyncio.wait({more, end}, timeout=self._renew_every_s, return_when=asyncio.FIRST_COMPLETED)
-                more.cancel()
+                try:
+                    await asyncio.wait({more, end}, timeout=self._renew_every_s, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    more.cancel()
                 ready.clear()
                 for announcement in stream.take():
                     yield announcement
@@ -124,6 +137,7 @@ class PrefillInstance:
                     self._source.handoff(event.work_id, event.handoff)
                 case Failed():
                     self._fail(event.work_id, event.error)
+        self._metrics.leases.set(len(self._source))
 
     def drain(self) -> None:
         """Take no new work; what is here goes on."""

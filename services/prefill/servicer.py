@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import grpc
 
@@ -33,8 +34,9 @@ class PrefillServicer(engine_pb2_grpc.PrefillServicer):
     ) -> AsyncIterator[engine_pb2.PrefillEvent]:
         try:
             work = work_from_wire(request.work, self._clock.now_s())
-            async for event in self._instance.run(work, keep_for_decode=request.keep_for_decode):
-                yield prefill_event_to_wire(event)
+            async with aclosing(self._instance.run(work, keep_for_decode=request.keep_for_decode)) as events:
+                async for event in events:
+                    yield prefill_event_to_wire(event)
         except TandemError as error:
             await abort(context, error)
 
@@ -46,8 +48,9 @@ class PrefillServicer(engine_pb2_grpc.PrefillServicer):
             opening = await _opening(request_iterator)
             rest = asyncio.ensure_future(_until_end(request_iterator, ended_by_reader))
             try:
-                async for event in self._instance.transfer(opening, ended_by_reader):
-                    yield transfer_event_to_wire(event)
+                async with aclosing(self._instance.transfer(opening, ended_by_reader)) as events:
+                    async for event in events:
+                        yield transfer_event_to_wire(event)
             finally:
                 rest.cancel()
         except TandemError as error:
@@ -76,3 +79,7 @@ async def _until_end(requests: AsyncIterator[engine_pb2.TransferRequest], ended:
     async for _ in requests:
         break
     ended.set()
+
+
+def register(servicer: PrefillServicer, server: grpc.aio.Server) -> None:
+    engine_pb2_grpc.add_PrefillServicer_to_server(servicer, server)

@@ -1,12 +1,13 @@
 """Prefill and decode engines of one process, joined by copying blocks: what services and transfer do, without them."""
 
 import itertools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from common.clock import ManualClock
+from common.clock import Clock, ManualClock
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import (
     BlocksReady,
@@ -30,22 +31,27 @@ from common.kv.hashing import root_hash
 from common.kv.tags import tag
 from common.model.base import Model
 from common.parallel.base import TensorGroup
-from common.parallel.waits import run
+from common.parallel.tensor_group import SingleRank
+from common.parallel.waits import run_together
 from common.request import FinishReason, GeneratedToken, Handoff, Limits, Sampling, Work
 
 GREEDY = Sampling(temperature=0.0)
 STEP_S = 0.01
+INCARNATION = 5
+
+_ids = itertools.count()
 
 
 def root(tenant: str) -> bytes:
     return root_hash("test-model", 8, "float32", tenant)
 
 
-_ids = itertools.count()
+def prompt(length: int, seed: int = 0, vocab_size: int = 97) -> list[int]:
+    return random.Random(f"{length}/{seed}").choices(range(vocab_size), k=length)
 
 
 def make_work(
-    token_ids: list[int] | tuple[int, ...],
+    token_ids: Sequence[int],
     max_tokens: int,
     *,
     sampling: Sampling = GREEDY,
@@ -65,29 +71,66 @@ def make_work(
     )
 
 
-def runner(model: Model, shape: EngineShape, group: TensorGroup, undrawable: torch.Tensor | None = None) -> Runner:
-    latent = LatentPool(
-        shape.total_blocks,
-        model.latent_layers,
-        shape.block_tokens,
-        model.latent_width,
-        torch.float32,
-        torch.device("cpu"),
-    )
-    return Runner(model, latent, group, Sampler(undrawable), shape.draft_tokens)
+@dataclass(frozen=True)
+class Rank:
+    """What one rank of a group needs; a leader has a gate, the others follow it."""
+
+    model: Model
+    tensor_group: TensorGroup = field(default_factory=SingleRank)
+    gate: StepGate | None = field(default_factory=AloneGate)
+
+    def runner(self, shape: EngineShape) -> Runner:
+        layers, width = self.model.latent_layers, self.model.latent_width
+        latent = LatentPool(shape.total_blocks, layers, shape.block_tokens, width, torch.float32, torch.device("cpu"))
+        return Runner(self.model, latent, self.tensor_group, Sampler(), shape.draft_tokens)
 
 
-class Alone:
-    """A tensor-parallel group of one."""
+class PrefillGroup:
+    """All ranks of a group of prefill instances."""
 
-    rank = 0
-    ranks = 1
+    def __init__(self, ranks: Sequence[Rank], settings: PrefillSettings, clock: Clock) -> None:
+        self.runners = [rank.runner(settings.shape) for rank in ranks]
+        self.engines = {
+            i: PrefillEngine(
+                settings,
+                self.runners[i],
+                BlockPool(settings.shape.total_blocks),
+                clock,
+                rank.gate,
+                root=root,
+                incarnation=INCARNATION,
+            )
+            for i, rank in enumerate(ranks)
+            if rank.gate is not None
+        }
+        self.instances = list(self.engines.values())
 
-    def broadcast(self, x):
-        yield from ()
-        return x
+    def step(self) -> list:
+        return _step(self.runners, self.engines)
 
-    broadcast_object = reduce_scatter = all_gather = broadcast
+
+class DecodeGroup:
+    """All ranks of a group of decode instances."""
+
+    def __init__(self, ranks: Sequence[Rank], settings: DecodeSettings, clock: Clock) -> None:
+        self.runners = [rank.runner(settings.shape) for rank in ranks]
+        self.engines = {
+            i: DecodeEngine(
+                settings, self.runners[i], BlockPool(settings.shape.total_blocks), clock, rank.gate, root=root
+            )
+            for i, rank in enumerate(ranks)
+            if rank.gate is not None
+        }
+        self.instances = list(self.engines.values())
+
+    def step(self) -> list:
+        return _step(self.runners, self.engines)
+
+
+def _step(runners: list[Runner], engines: dict) -> list:
+    """One step of every rank; the leaders' events."""
+    results = run_together([engines[i].step() if i in engines else r.follow() for i, r in enumerate(runners)])
+    return [event for i in engines for event in results[i]]
 
 
 @dataclass
@@ -102,6 +145,8 @@ class Journey:
     preemptions: int = 0
     drafted: int = 0
     accepted: int = 0
+    prefill: int = 0  # which instance of the group
+    decode: int = 0
 
     @property
     def token_ids(self) -> list[int]:
@@ -112,40 +157,22 @@ class Journey:
         return self.finish is not None or self.error is not None
 
 
-class Pair:
-    """One prefill and one decode instance. `step` advances both once and moves everything that can move.
+class Cluster:
+    """A prefill group and a decode group. `step` advances both once and moves everything that can move.
 
     `hold` may keep a transfer from being told done, to act in the gap.
     """
 
     def __init__(
         self,
-        model: Model,
+        prefill_ranks: Sequence[Rank],
+        decode_ranks: Sequence[Rank],
         prefill: PrefillSettings,
         decode: DecodeSettings,
-        *,
-        group: TensorGroup | None = None,
-        undrawable: torch.Tensor | None = None,
-        gates: tuple[StepGate, StepGate] | None = None,
-        decode_model: Model | None = None,
-        root: Callable[[str], bytes] = root,
     ) -> None:
         self.clock = ManualClock()
-        gates = gates or (AloneGate(), AloneGate())
-        self.prefill_runner = runner(model, prefill.shape, group or Alone(), undrawable)
-        self.decode_runner = runner(decode_model or model, decode.shape, group or Alone(), undrawable)
-        self.prefill = PrefillEngine(
-            prefill,
-            self.prefill_runner,
-            BlockPool(prefill.shape.total_blocks),
-            self.clock,
-            gates[0],
-            root=root,
-            incarnation=5,
-        )
-        self.decode = DecodeEngine(
-            decode, self.decode_runner, BlockPool(decode.shape.total_blocks), self.clock, gates[1], root=root
-        )
+        self.prefills = PrefillGroup(prefill_ranks, prefill, self.clock)
+        self.decodes = DecodeGroup(decode_ranks, decode, self.clock)
         self.journeys: dict[str, Journey] = {}
         self.events: list[object] = []
         self.hold: Callable[[str], bool] = lambda work_id: False
@@ -153,31 +180,24 @@ class Pair:
         self._handoffs: dict[str, Handoff] = {}
         self._reserved: dict[str, Reserved] = {}
 
-    def submit(self, work: Work) -> Journey:
-        journey = Journey(work)
-        self.journeys[work.work_id] = journey
-        self.prefill.submit(work, True)
+    def submit(self, work: Work, *, prefill: int = 0, decode: int = 0) -> Journey:
+        journey = Journey(work, prefill=prefill, decode=decode)
+        self._submit(journey)
         return journey
 
     def resume(self, journey: Journey) -> None:
         """What the scheduler does after a preemption: new work of prompt plus tokens sent."""
         old = journey.work
-        fresh = replace(
-            make_work(old.token_ids, 1),
+        self.journeys.pop(old.work_id, None)
+        journey.work = replace(
+            old,
+            work_id=f"w{next(_ids)}",
             token_ids=old.token_ids[: old.prompt_tokens] + tuple(journey.token_ids),
-            prompt_tokens=old.prompt_tokens,
-            sampling=old.sampling,
-            limits=old.limits,
-            logprobs=old.logprobs,
-            priority=old.priority,
         )
-        journey.work = fresh
-        del self.journeys[old.work_id]
-        self.journeys[fresh.work_id] = journey
-        self.prefill.submit(fresh, True)
+        self._submit(journey)
 
     def run(self, *journeys: Journey, steps: int = 20_000) -> None:
-        """Step until the journeys (all, if none are named) are over."""
+        """Step until the journeys (all, if none are named) are over, and what they leave behind is collected."""
         for _ in range(steps):
             if all(j.over for j in (journeys or tuple(self.journeys.values()))):
                 self.settle()
@@ -186,17 +206,34 @@ class Pair:
         raise AssertionError(f"not over after {steps} steps")
 
     def settle(self) -> None:
-        """A few steps more, so that what is left behind is collected."""
         for _ in range(3):
             self.step()
 
     def step(self) -> None:
         self.clock.advance(STEP_S)
-        self.take(run(self.prefill.step()))
-        self.take(run(self.decode.step()))
-        self.transfer()
+        self._take(self.prefills.step())
+        self._take(self.decodes.step())
+        self._transfer()
 
-    def take(self, events: list) -> None:
+    def forget(self, work_id: str) -> None:
+        """The transfer ends on both sides, as when its stream breaks."""
+        for prefill in self.prefills.instances:
+            prefill.cancel(work_id)
+        for decode in self.decodes.instances:
+            decode.cancel(work_id)
+            decode.reader_stopped(work_id)
+        for table in (self._ready, self._handoffs, self._reserved):
+            table.pop(work_id, None)
+
+    def check_idle(self) -> None:
+        for instance in (*self.prefills.instances, *self.decodes.instances):
+            instance.check_idle()
+
+    def _submit(self, journey: Journey) -> None:
+        self.journeys[journey.work.work_id] = journey
+        self.prefills.instances[journey.prefill].submit(journey.work, True)
+
+    def _take(self, events: list) -> None:
         for event in events:
             self.events.append(event)
             journey = self.journeys.get(event.work_id)
@@ -204,7 +241,7 @@ class Pair:
                 self._ready[event.work_id] = {}
                 if journey is not None:
                     journey.cached_tokens.append(event.cached_tokens)
-                    self.decode.admit(journey.work)
+                    self.decodes.instances[journey.decode].admit(journey.work)
             elif isinstance(event, BlocksReady):
                 for block in event.blocks:
                     assert block.index not in self._ready[event.work_id]
@@ -231,15 +268,7 @@ class Pair:
                 if journey is not None and not journey.over:
                     journey.error = event.error
 
-    def forget(self, work_id: str) -> None:
-        """The transfer ends on both sides, as when its stream breaks."""
-        self.prefill.cancel(work_id)
-        self.decode.cancel(work_id)
-        self.decode.reader_stopped(work_id)
-        for table in (self._ready, self._handoffs, self._reserved):
-            table.pop(work_id, None)
-
-    def transfer(self) -> None:
+    def _transfer(self) -> None:
         """Read everything whose source and destination are both complete, check tags, and tell both sides."""
         for work_id, handoff in [*self._handoffs.items()]:
             if work_id not in self._reserved or self.hold(work_id):
@@ -247,24 +276,34 @@ class Pair:
             reserved, ready = self._reserved.pop(work_id), self._ready.pop(work_id)
             del self._handoffs[work_id]
             assert sorted(ready) == list(range(len(reserved.blocks)))
+            journey = self.journeys[work_id]
+            prefill = self.prefills.instances[journey.prefill]
+            decode = self.decodes.instances[journey.decode]
             wanted = [ready[i] for i in range(reserved.cached_blocks, len(reserved.blocks))]
-            source, here = self.prefill_runner.pool, list(reserved.blocks[reserved.cached_blocks :])
-            self.decode_runner.pool.copy_from(source, [block.block for block in wanted], here)
-            for block, place in zip(wanted, here, strict=True):
-                full = bool(block.chain_hash)
-                (content,) = self.decode_runner.pool.content_hashes([place], full=full, has_mtp=True)
-                assert tag(content, block.chain_hash, 5) == block.tag
-            self.prefill.release_lease(work_id)
-            self.decode.landed(work_id, handoff)
-
-    def check_idle(self) -> None:
-        self.prefill.check_idle()
-        self.decode.check_idle()
+            here = decode.runner.pool
+            places = list(reserved.blocks[reserved.cached_blocks :])
+            here.copy_from(prefill.runner.pool, [block.block for block in wanted], places)
+            for block, place in zip(wanted, places, strict=True):
+                (content,) = here.content_hashes(
+                    [place], full=bool(block.chain_hash), has_mtp=decode.runner.model.has_mtp
+                )
+                assert tag(content, block.chain_hash, INCARNATION) == block.tag
+            prefill.release_lease(work_id)
+            decode.landed(work_id, handoff)
 
     @staticmethod
     def _token(journey: Journey, token: GeneratedToken) -> None:
         assert token.position == journey.work.prompt_tokens + len(journey.tokens)
         journey.tokens.append(token)
+
+
+class Pair(Cluster):
+    """One prefill and one decode instance over one model."""
+
+    def __init__(self, model: Model, prefill: PrefillSettings, decode: DecodeSettings) -> None:
+        super().__init__([Rank(model)], [Rank(model)], prefill, decode)
+        (self.prefill,) = self.prefills.instances
+        (self.decode,) = self.decodes.instances
 
 
 MakePair = Callable[..., Pair]

@@ -25,7 +25,6 @@ def make_pair() -> Iterator[MakePair]:
         growth: int = 8,
         lease_s: float = 5.0,
         aging_tokens_per_s: float = 100.0,
-        **rest: object,
     ) -> Pair:
         def shape(blocks: int) -> EngineShape:
             return EngineShape(
@@ -41,7 +40,6 @@ def make_pair() -> Iterator[MakePair]:
             model or ScriptedModel(),
             PrefillSettings(shape(prefill_blocks), chunk, aging_tokens_per_s, lease_s),
             DecodeSettings(shape(decode_blocks), growth),
-            **rest,  # type: ignore[arg-type]
         )
         pairs.append(pair)
         return pair

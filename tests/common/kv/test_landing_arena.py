@@ -32,6 +32,16 @@ def test_draining_slots_are_not_reused_before_their_handle_ends():
     assert arena.counts() == SlotCounts(free=2, landing=0, draining=0, total=2)
 
 
+def test_only_a_peer_that_holds_nothing_is_forgotten():
+    arena = LandingArena(2)
+    slots = arena.take(1, "p")
+    with pytest.raises(InternalError, match="p still holds 1"):
+        arena.forget("p")
+    arena.finish(slots)
+    arena.forget("p")
+    arena.check()
+
+
 class ArenaMachine(RuleBasedStateMachine):
     """Compared with three sets."""
 
@@ -83,7 +93,9 @@ class ArenaMachine(RuleBasedStateMachine):
         free = SLOTS - len(self.landing) - len(self.draining)
         assert self.arena.counts() == SlotCounts(free, len(self.landing), len(self.draining), SLOTS)
         for peer in "pq":
-            assert self.arena.draining(peer) == sum(owner == peer for owner in self.draining.values())
+            draining = sum(owner == peer for owner in self.draining.values())
+            assert self.arena.draining(peer) == draining
+            assert self.arena.held(peer) == draining + sum(owner == peer for owner in self.landing.values())
 
 
 TestArenaMachine = ArenaMachine.TestCase

@@ -20,7 +20,7 @@ def test_every_series_is_exported_before_the_first_request() -> None:
         exporter.close()
     labels = 'dp_rank="3",model="tiny",role="decode"'
     assert f"tandem_running{{{labels}}} 0.0" in text
-    assert f"tandem_step_seconds_count{{{labels}}} 0.0" in text
+    assert f"tandem_prefill_seconds_count{{{labels}}} 0.0" in text
     for state in BLOCK_STATES:
         assert f'tandem_kv_blocks{{{labels},state="{state}"}} 0.0' in text
     for reason in metrics.failures:

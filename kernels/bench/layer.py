@@ -1,0 +1,172 @@
+"""One whole MoE layer from these kernels, without communication: what a rank computes in stages 1 to 5.
+
+The shared expert is one more expert that every token takes, so routed and shared experts share two launches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.absorb import absorb_query, project_value
+from kernels.bench import inputs
+from kernels.bench.inputs import Angles, Quantised
+from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
+from kernels.gate import project_gate
+from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm, grouped_gate_up
+from kernels.latent import split_qkv_a
+from kernels.mla_decode import FlashMla
+from kernels.permute import sort_pairs, unpermute
+from kernels.quant_fp8 import add_rms_norm_quant, rms_norm_quant
+from kernels.silu_mul_quant import silu_mul_quant
+
+EPS = 1e-6
+TOP_K = 8
+SCALING = 2.5
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer: FP8 with block scales, norms and router in bf16. The last expert is the shared one."""
+
+    input_norm: Tensor
+    qkv_a: Quantised
+    q_norm: Tensor
+    kv_norm: Tensor
+    q_b: Quantised
+    k_b: Quantised  # [heads, RANK, NOPE], scale [heads, RANK / 128]
+    v_b: Quantised  # [heads, VALUE, RANK], scale [heads, RANK / 128]
+    o: Quantised
+    post_norm: Tensor
+    router: Tensor  # [experts, HIDDEN]
+    bias: Tensor  # fp32 [experts]
+    gate_up: Quantised  # [experts + 1, 2 INTERMEDIATE, HIDDEN]
+    down: Quantised  # [experts + 1, HIDDEN, INTERMEDIATE]
+
+    @property
+    def experts(self) -> int:
+        return self.router.shape[0]
+
+
+def random_weights(experts: int) -> LayerWeights:
+    """A layer with `experts` routed experts and one shared one."""
+
+    def norm(n: int) -> Tensor:
+        return (1 + 0.1 * torch.randn(n, device=inputs.device())).to(inputs.BF16)
+
+    def per_head(rows: int, k: int) -> Quantised:
+        w, _ = inputs.weight(inputs.HEADS, rows, k)
+        return w, (torch.rand((inputs.HEADS, inputs.RANK // 128), device=inputs.device()) + 0.5) * k**-0.5
+
+    hidden, router_std = inputs.HIDDEN, inputs.HIDDEN**-0.5
+    return LayerWeights(
+        input_norm=norm(hidden),
+        qkv_a=inputs.weight(inputs.Q_LORA + inputs.RANK + inputs.ROPE, hidden),
+        q_norm=norm(inputs.Q_LORA),
+        kv_norm=norm(inputs.RANK),
+        q_b=inputs.weight(inputs.HEADS * (inputs.NOPE + inputs.ROPE), inputs.Q_LORA),
+        k_b=per_head(inputs.RANK, inputs.NOPE),
+        v_b=per_head(inputs.VALUE, inputs.RANK),
+        o=inputs.weight(hidden, inputs.HEADS * inputs.VALUE),
+        post_norm=norm(hidden),
+        router=(torch.randn((experts, hidden), device=inputs.device()) * router_std).to(inputs.BF16),
+        bias=torch.randn(experts, device=inputs.device()) * 0.01,
+        gate_up=inputs.weight(experts + 1, 2 * inputs.INTERMEDIATE, hidden),
+        down=inputs.weight(experts + 1, hidden, inputs.INTERMEDIATE),
+    )
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """What a step knows before it runs: T = requests x query tokens, on the device."""
+
+    cache: Tensor
+    block_tables: Tensor  # int32 [requests, blocks]
+    total_lens: Tensor  # int32 [requests]
+    positions: Tensor  # int64 [T]
+    slots: Tensor  # int64 [T]
+    angles: Angles
+    query_len: int
+
+
+Attend = Callable[[Tensor, DecodeStep], Tensor]
+
+
+def flash_mla(attention: FlashMla) -> Attend:
+    """Attention over [T, heads, RANK + ROPE] by FlashMLA, whose plan outlives the layer."""
+
+    def attend(q: Tensor, step: DecodeStep) -> Tensor:
+        batched = q.view(-1, step.query_len, *q.shape[1:])
+        out = attention.run(batched, step.cache, step.block_tables, step.total_lens, inputs.SM_SCALE)
+        return out.flatten(0, 1)
+
+    return attend
+
+
+def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
+    """Run the layer on the residual stream `hidden` [T, HIDDEN]; returns the new one."""
+    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
+    qkv = fp8_gemm_partial(x, x_scale, *w.qkv_a)
+    q, q_scale = split_qkv_a(
+        qkv, w.q_norm, w.kv_norm, EPS, step.angles.cos, step.angles.sin, step.positions, step.cache, step.slots
+    )
+    heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
+    absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
+    values, values_scale = project_value(attend(absorbed, step), *w.v_b)
+    attended = fp8_gemm_partial(values, values_scale, *w.o)
+    hidden, normed, x, x_scale = add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
+    return hidden_after_experts(hidden, normed, x, x_scale, w)
+
+
+def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
+    """Router, experts and combine: `hidden` plus the weighted experts of `normed`, whose FP8 form is `x`."""
+    ids, weights, _ = route(normed, w)
+    rows, sources, counts = sort_pairs(ids, w.experts + 1, ROW_ALIGN)
+    inner, inner_scale = experts_up(x, x_scale, w, counts, sources)
+    return unpermute(grouped_gemm(inner, inner_scale, *w.down, counts), rows, weights, hidden)
+
+
+def experts_up(x: Tensor, x_scale: Tensor, w: LayerWeights, counts: Tensor, sources: Tensor) -> Quantised:
+    if FUSED_SWIGLU:
+        return grouped_gate_up(x, x_scale, *w.gate_up, counts, sources)
+    both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources)
+    q, scale = silu_mul_quant(both[None])
+    return q[0], scale[0]
+
+
+FUSED_SWIGLU = True
+
+
+def route(normed: Tensor, w: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
+    return project_gate(
+        normed,
+        w.router,
+        w.bias,
+        scoring="sigmoid",
+        n_group=8,
+        topk_group=4,
+        top_k=TOP_K,
+        norm_topk_prob=True,
+        routed_scaling_factor=SCALING,
+        shared=1,
+    )
+
+
+def decode_step(requests: int, query_len: int, cached: int, angles: Angles) -> DecodeStep:
+    """`requests` with `cached` tokens each in random blocks of a pool, and `query_len` new ones."""
+    total = cached + query_len
+    each = -(-total // inputs.BLOCK_TOKENS)
+    blocks = max(requests * each, 1024)
+    tables = inputs.block_tables(requests, total, blocks)
+    positions = torch.arange(cached, total).repeat(requests)
+    block = tables.long().repeat_interleave(query_len, 0).gather(1, (positions // inputs.BLOCK_TOKENS)[:, None])[:, 0]
+    return DecodeStep(
+        cache=inputs.latent_pool(blocks),
+        block_tables=tables.to(inputs.device()),
+        total_lens=torch.full((requests,), total, dtype=torch.int32, device=inputs.device()),
+        positions=positions.to(inputs.device()),
+        slots=(block * inputs.BLOCK_TOKENS + positions % inputs.BLOCK_TOKENS).to(inputs.device()),
+        angles=angles,
+        query_len=query_len,
+    )

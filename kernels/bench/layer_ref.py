@@ -1,0 +1,54 @@
+"""The decode layer through the references: the oracle of `layer.decode_layer`."""
+
+import torch
+from torch import Tensor
+
+from kernels.absorb_ref import absorb_query, project_value
+from kernels.bench import inputs
+from kernels.bench.layer import EPS, SCALING, TOP_K, DecodeStep, LayerWeights
+from kernels.fp8_gemm_ref import fp8_gemm
+from kernels.gate_ref import project_gate
+from kernels.grouped_gemm_ref import grouped_gate_up, grouped_gemm
+from kernels.latent_ref import split_qkv_a
+from kernels.mla_decode_ref import mla_decode
+from kernels.permute_ref import permute, unpermute
+from kernels.quant_fp8_ref import add_rms_norm_quant, rms_norm_quant
+
+
+def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Tensor:
+    """As `layer.decode_layer`, op by op in torch. Writes the new latent into the cache as well."""
+    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
+    qkv = fp8_gemm(x, x_scale, *w.qkv_a)
+    q, q_scale = split_qkv_a(
+        qkv, w.q_norm, w.kv_norm, EPS, step.angles.cos, step.angles.sin, step.positions, step.cache, step.slots
+    )
+    heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
+    absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
+    query_lens = torch.full_like(step.total_lens, step.query_len)
+    attended = mla_decode(
+        absorbed[..., : inputs.RANK],
+        absorbed[..., inputs.RANK :],
+        step.cache,
+        step.block_tables,
+        query_lens,
+        step.total_lens,
+        inputs.SM_SCALE,
+    )
+    values, values_scale = project_value(attended, *w.v_b)
+    hidden, normed, x, x_scale = add_rms_norm_quant(fp8_gemm(values, values_scale, *w.o), hidden, w.post_norm, EPS)
+    ids, weights, _ = project_gate(
+        normed,
+        w.router,
+        w.bias,
+        scoring="sigmoid",
+        n_group=8,
+        topk_group=4,
+        top_k=TOP_K,
+        norm_topk_prob=True,
+        routed_scaling_factor=SCALING,
+        shared=1,
+    )
+    tokens = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
+    sources, counts, rows = permute(tokens, ids, w.experts + 1)
+    inner, inner_scale = grouped_gate_up(x, x_scale, *w.gate_up, counts, sources[:, 0], align=1)
+    return unpermute(grouped_gemm(inner, inner_scale, *w.down, counts, align=1), rows, weights, hidden)

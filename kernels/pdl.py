@@ -1,0 +1,45 @@
+"""Programmatic dependent launch: the next kernel starts while the last one drains.
+
+Every kernel lets its successor start at once (`release`), does what depends on no earlier kernel (prefetch weights),
+then waits for all earlier kernels' writes (`wait`). Because every kernel waits, a chain is ordered as without it.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+def launch_options(device: torch.device) -> dict[str, Any]:
+    """Keyword arguments for a launch on `device`; the CPU interpreter has no such thing."""
+    return {"PDL": True, "launch_pdl": True} if device.type == "cuda" else {"PDL": False}
+
+
+@triton.jit
+def release(PDL: tl.constexpr):
+    if PDL:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def wait(PDL: tl.constexpr):
+    if PDL:
+        gdc_wait()
+
+
+@triton.jit
+def begin(PDL: tl.constexpr):
+    """For a kernel with nothing to do ahead."""
+    release(PDL)
+    wait(PDL)
+
+
+@triton.jit
+def prefetch(pointers, PDL: tl.constexpr):
+    """Bring the 128-byte lines at `pointers` into L2; worth it before `wait`."""
+    if PDL:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
+        )
