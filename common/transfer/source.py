@@ -60,9 +60,16 @@ class TransferSource:
         self._lock = threading.Lock()
         self._transfers: dict[str, _Transfer] = {}
 
-    @property
-    def hello(self) -> TransferHello:
-        """For a reader that connects before it has work; names no blocks."""
+    def greet(self, incarnation: int, compatibility: Compatibility) -> TransferHello:
+        """For a reader that connects before it has work, see TransferReader.connect. Names no blocks.
+
+        Raises:
+            LeaseLost: another incarnation was meant.
+            Incompatible: latent of this instance is of no use to the reader.
+        """
+        if incarnation != self._hello.incarnation:
+            raise LeaseLost(f"incarnation {incarnation:#x} is not here any more")
+        check_compatible(self._compatibility, compatibility)
         return self._hello
 
     def open(self, work_id: str, blocks: int) -> None:
@@ -95,15 +102,13 @@ class TransferSource:
             LeaseLost: another incarnation was meant, or the lease has ended or never was.
             Incompatible: latent of this instance is of no use to the reader.
         """
-        if incarnation != self._hello.incarnation:
-            raise LeaseLost(f"incarnation {incarnation:#x} is not here any more")
-        check_compatible(self._compatibility, compatibility)
+        greeting = self.greet(incarnation, compatibility)
         with self._lock:
             transfer = self._transfers.get(work_id)
             if transfer is None:
                 raise LeaseLost(f"no lease for {work_id}")
             previous = transfer.stream
-            hello = replace(self._hello, blocks=transfer.blocks)
+            hello = replace(greeting, blocks=transfer.blocks)
             stream = transfer.stream = AnnouncementStream(self, work_id, hello, first_block)
             for announcement in transfer.history:
                 stream.put(announcement)
