@@ -5,7 +5,9 @@ operand of wgmma and the rows are the right one (16 and more), loads go through 
 number of programs walks the (expert, row tile, column tile) items that the counts imply. No shape depends on the
 routing, so one captured launch serves all of them. `grouped_gate_up` also applies SwiGLU and quantises: it holds the
 gate and up columns of one scale block together, and the intermediate never visits memory in bf16.
-Batch-invariant: a row's sums run over K in one order whatever the other rows are.
+The items of a last, partial round of programs are split along K (`Tile.splits` ways at most) and added in order, so a
+result is the same run after run, but the splits depend on how many rows the other experts have: not batch-invariant,
+unless `splits` is 1.
 """
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.fp8_gemm_splitk import column_scale, scale_descriptor
+from kernels.fp8_gemm_splitk import arrival_counters, column_scale, scale_descriptor
 from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count
@@ -23,11 +25,11 @@ from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count
 
 @triton.jit
 def _grouped(
-    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, ws_ptr, counts_ptr, out_ptr, out_scale_ptr,
-    N, K, stride_xs, stride_ws_expert, stride_ws, stride_out_scale,
+    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
+    arrived_ptr, N, K, stride_xs, stride_ws_expert, stride_ws, stride_out_scale,
     E: tl.constexpr, E_BLOCK: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     GATHER: tl.constexpr, SWIGLU: tl.constexpr, STAGES: tl.constexpr,
-    FLATTEN: tl.constexpr, PDL: tl.constexpr,
+    FLATTEN: tl.constexpr, TAIL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Without SWIGLU, N columns a tile of COLUMNS each; with it, N counts gate and up together."""
     begin(PDL)
@@ -39,7 +41,21 @@ def _grouped(
     column_tiles = tl.cdiv(width, COLUMNS)
     k_blocks = tl.cdiv(K, 128)
     lane = tl.arange(0, ROWS)
-    for item in tl.range(tl.program_id(0), tl.sum(tiles, axis=0) * column_tiles, tl.num_programs(0), flatten=FLATTEN):
+    total = tl.sum(tiles, axis=0) * column_tiles
+    programs = tl.num_programs(0)
+    # Items that do not fill a last round of programs are split along K, so that all programs share them.
+    whole = total // programs * programs if TAIL > 1 else total
+    pieces = tl.minimum(TAIL, programs // tl.maximum(total - whole, 1))
+    for place in tl.range(tl.program_id(0), whole + (total - whole) * pieces, programs, flatten=FLATTEN):
+        if TAIL > 1:
+            over = tl.maximum(place - whole, 0)
+            split = tl.where(place >= whole, pieces, 1)
+            item = tl.where(place >= whole, whole + over // pieces, place)
+            piece = tl.where(place >= whole, over % pieces, 0)
+        else:
+            item = place
+            split = 1
+            piece = 0
         tile = item // column_tiles
         n0 = (item % column_tiles) * COLUMNS
         expert = tl.sum((tile_ends <= tile).to(tl.int32), axis=0)
@@ -57,7 +73,7 @@ def _grouped(
         if GATHER:
             source = tl.load(sources_ptr + row0 + lane, mask=live, other=0)
             x_ptrs = x_ptr + source.to(tl.int64)[:, None] * K + tl.arange(0, 128)[None, :]
-        for kb in tl.range(0, k_blocks, num_stages=STAGES):
+        for kb in tl.range(piece * k_blocks // split, (piece + 1) * k_blocks // split, num_stages=STAGES):
             if GATHER:
                 in_k = (kb * 128 + tl.arange(0, 128) < K)[None, :]
                 x = tl.load(x_ptrs + kb * 128, mask=live[:, None] & in_k, other=0.0)
@@ -79,10 +95,25 @@ def _grouped(
             acc = tl.trans(q)
             to = out_scale_ptr + (n0 // 128).to(tl.int64) * stride_out_scale + row0 + lane
             tl.store(to, q_scale, mask=live)
-        keep = live[:, None] & (n0 + tl.arange(0, COLUMNS) < width)[None, :]
-        start = row0.to(tl.int64) * width + n0
-        offset = lane[:, None] * width + tl.arange(0, COLUMNS)[None, :]
-        tl.store(out_ptr + start + offset, tl.trans(acc).to(out_ptr.dtype.element_ty), mask=keep)
+        last = True
+        if TAIL > 1:
+            if split > 1:
+                flat = tl.arange(0, COLUMNS)[:, None] * ROWS + lane[None, :]
+                mine = part_ptr + (item - whole) * pieces * (ROWS * COLUMNS)
+                tl.store(mine + piece * (ROWS * COLUMNS) + flat, acc)
+                tl.debug_barrier()
+                last = tl.atomic_add(arrived_ptr + item - whole, 1, sem="acq_rel") == split - 1
+                if last:
+                    tl.debug_barrier()
+                    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+                    for p in range(0, split):
+                        acc += tl.load(mine + p * (ROWS * COLUMNS) + flat, cache_modifier=".cg")
+                    tl.store(arrived_ptr + item - whole, 0)
+        if last:
+            keep = live[:, None] & (n0 + tl.arange(0, COLUMNS) < width)[None, :]
+            start = row0.to(tl.int64) * width + n0
+            offset = lane[:, None] * width + tl.arange(0, COLUMNS)[None, :]
+            tl.store(out_ptr + start + offset, tl.trans(acc).to(out_ptr.dtype.element_ty), mask=keep)
 
 
 ROW_ALIGN = 4
@@ -209,6 +240,7 @@ def _launch(
     width = out.shape[1]
     most_tiles = min(out.shape[0], experts + out.shape[0] // tile.rows)
     programs = min(sm_count(x.device) * tile.programs_per_sm, most_tiles * triton.cdiv(width, tile.columns))
+    tail = tile.splits if out_scale is None else 1
     _grouped[(programs,)](
         x,
         TensorDescriptor(x, [x.shape[0], inner], [inner, 1], [tile.rows, BLOCK_K]),
@@ -220,6 +252,8 @@ def _launch(
         counts,
         out,
         x_scale if out_scale is None else out_scale,
+        x_scale if tail == 1 else x.new_empty(programs * tile.rows * tile.columns, dtype=torch.float32),
+        counts if tail == 1 else arrival_counters(programs, x.device),
         columns,
         inner,
         x_scale.stride(1),
@@ -235,6 +269,7 @@ def _launch(
         SWIGLU=out_scale is not None,
         STAGES=tile.stages,
         FLATTEN=tile.flatten,
+        TAIL=tail,
         num_warps=tile.warps,
         **launch_options(x.device),
     )

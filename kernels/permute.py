@@ -55,6 +55,20 @@ def _sort_pairs(
 
 
 @triton.jit
+def _row_experts(counts_ptr, out_ptr, total_rows, E: tl.constexpr, E_BLOCK: tl.constexpr, ALIGN: tl.constexpr,
+                 BLOCK: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    begin(PDL)
+    expert = tl.arange(0, E_BLOCK)
+    counts = tl.load(counts_ptr + expert, mask=expert < E, other=0)
+    padded = (counts + ALIGN - 1) // ALIGN * ALIGN
+    ends = tl.cumsum(padded, axis=0)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    owner = tl.sum((ends[None, :] <= row[:, None]).to(tl.int32), axis=1)
+    used = tl.sum(tl.where((owner[:, None] == expert[None, :]), (ends - padded + counts)[None, :], 0), axis=1)
+    tl.store(out_ptr + row, tl.where(row < used, owner, -1), mask=row < total_rows)
+
+
+@triton.jit
 def _permute(x_ptr, rows_ptr, out_ptr, H, stride_x, TOP_K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     begin(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -123,6 +137,20 @@ def sort_pairs(ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, T
         PAIRS=min(PAIRS, pow2_at_least(ids.numel(), 128)), num_warps=4, **launch_options(ids.device),
     )  # fmt: skip
     return rows, sources, counts
+
+
+def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
+    """The expert of each sorted row, int32 [total_rows]; -1 between experts and after the last."""
+    check.shape("counts", counts, (None,))
+    check.dtype("counts", counts, torch.int32)
+    out = counts.new_empty(total_rows)
+    if total_rows:
+        experts = counts.shape[0]
+        _row_experts[(triton.cdiv(total_rows, 64),)](
+            counts, out, total_rows, E=experts, E_BLOCK=pow2_at_least(experts + 1), ALIGN=align, BLOCK=64, num_warps=4,
+            **launch_options(counts.device),
+        )  # fmt: skip
+    return out
 
 
 def permute(x: Tensor, ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, Tensor, Tensor]:

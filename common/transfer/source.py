@@ -60,9 +60,13 @@ class TransferSource:
         self._lock = threading.Lock()
         self._transfers: dict[str, _Transfer] = {}
 
-    def greet(self, incarnation: int, compatibility: Compatibility) -> TransferHello:
-        """For a reader that connects before it has work, see TransferReader.connect. Names no blocks.
+    @property
+    def hello(self) -> TransferHello:
+        """For a reader that connects before it has work; names no blocks."""
+        return self._hello
 
+    def check_reader(self, incarnation: int, compatibility: Compatibility) -> None:
+        """
         Raises:
             LeaseLost: another incarnation was meant.
             Incompatible: latent of this instance is of no use to the reader.
@@ -70,7 +74,6 @@ class TransferSource:
         if incarnation != self._hello.incarnation:
             raise LeaseLost(f"incarnation {incarnation:#x} is not here any more")
         check_compatible(self._compatibility, compatibility)
-        return self._hello
 
     def open(self, work_id: str, blocks: int) -> None:
         """The work's lease is granted; `blocks` will be announced in all."""
@@ -102,13 +105,13 @@ class TransferSource:
             LeaseLost: another incarnation was meant, or the lease has ended or never was.
             Incompatible: latent of this instance is of no use to the reader.
         """
-        greeting = self.greet(incarnation, compatibility)
+        self.check_reader(incarnation, compatibility)
         with self._lock:
             transfer = self._transfers.get(work_id)
             if transfer is None:
                 raise LeaseLost(f"no lease for {work_id}")
             previous = transfer.stream
-            hello = replace(greeting, blocks=transfer.blocks)
+            hello = replace(self._hello, blocks=transfer.blocks)
             stream = transfer.stream = AnnouncementStream(self, work_id, hello, first_block)
             for announcement in transfer.history:
                 stream.put(announcement)

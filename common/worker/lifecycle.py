@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -62,8 +62,11 @@ async def serve_instance(
     services: Sequence[str],
     close: Callable[[], Awaitable[None]],
     ending: GroupEnding | None,
+    beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
     """Run until SIGTERM and then drain, or until the engine dies.
+
+    `beside` runs from the registration to the end.
 
     Draining: readiness goes, new work is refused, work and leases that are here end or run out their time, then the
     engine, streams and clients are closed in this order.
@@ -79,8 +82,10 @@ async def serve_instance(
     add_servicer(server)
     port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
     engine.start()
+    tasks: list[asyncio.Task[None]] = []
     try:
         await announcer.start(f"{context.worker.host}:{port}")
+        tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
         await _watch(context, engine, announcer, health, ended, ending)
@@ -90,6 +95,9 @@ async def serve_instance(
         await health.set(Probe.READINESS, serving=False)
         await asyncio.to_thread(engine.stop, 0.0)
         await _leave(ending)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await announcer.close()
         await server.stop(_STREAM_GRACE_S)
         await close()

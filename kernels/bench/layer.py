@@ -12,8 +12,7 @@ from torch import Tensor
 from kernels.absorb import absorb_query, project_value
 from kernels.bench import inputs
 from kernels.bench.inputs import Angles, Quantised
-from kernels.fp8_gemm import fp8_gemm
-from kernels.fp8_gemm_splitk import fp8_gemm_splitk
+from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
 from kernels.gate import project_gate
 from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm, grouped_gate_up
 from kernels.latent import split_qkv_a
@@ -108,14 +107,14 @@ def flash_mla(attention: FlashMla) -> Attend:
 def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
     """Run the layer on the residual stream `hidden` [T, HIDDEN]; returns the new one."""
     _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
-    qkv = fp8_gemm_splitk(x, x_scale, *w.qkv_a, reduce=False)
+    qkv = fp8_gemm_partial(x, x_scale, *w.qkv_a)
     q, q_scale = split_qkv_a(
         qkv, w.q_norm, w.kv_norm, EPS, step.angles.cos, step.angles.sin, step.positions, step.cache, step.slots
     )
     heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
     absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
     values, values_scale = project_value(attend(absorbed, step), *w.v_b)
-    attended = fp8_gemm(values, values_scale, *w.o)
+    attended = fp8_gemm_partial(values, values_scale, *w.o)
     hidden, normed, x, x_scale = add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
     return hidden_after_experts(hidden, normed, x, x_scale, w)
 
@@ -132,8 +131,7 @@ def experts_up(x: Tensor, x_scale: Tensor, w: LayerWeights, counts: Tensor, sour
     if FUSED_SWIGLU:
         return grouped_gate_up(x, x_scale, *w.gate_up, counts, sources)
     both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources)
-    rows = torch.full((1,), both.shape[0], dtype=torch.int32, device=both.device)
-    q, scale = silu_mul_quant(both[None], rows)
+    q, scale = silu_mul_quant(both[None])
     return q[0], scale[0]
 
 

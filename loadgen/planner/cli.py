@@ -21,7 +21,7 @@ from loadgen.planner.hardware import Hardware, hardware
 from loadgen.planner.measured import RESULTS, MeasuredCheck, check_results, read_results
 from loadgen.planner.model_shapes import model_shape
 from loadgen.planner.page import html_page
-from loadgen.planner.ratio import recommend
+from loadgen.planner.ratio import Fleet, recommend, smallest_fleet
 from loadgen.planner.report_points import EPS
 from loadgen.planner.schedule import Schedule
 from loadgen.planner.section import Section, rich_table
@@ -48,7 +48,8 @@ def plan(
     acceptance: Annotated[float, typer.Option(help="Chance that the next draft is accepted.")] = 0.6,
     redundant: Annotated[int, typer.Option(help="Copies of hot experts.")] = 0,
     imbalance: Annotated[float, typer.Option(help="Hottest rank's rows over the mean, beyond chance.")] = 1.0,
-    workload: Annotated[str | None, typer.Option(help="Preset or trace file: recommend a split.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Preset, lengths (.json) or trace: recommend a split.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests/s to serve: finds the GPU count.")] = None,
     ttft: Annotated[str, typer.Option(help="Bound on the p90 first token, as 2s or 500ms.")] = "2s",
     itl: Annotated[str, typer.Option(help="Bound on the mean time of a token, as 50ms.")] = "50ms",
     hit_rate: Annotated[float | None, typer.Option(help="Prefix hits, instead of the workload's own.")] = None,
@@ -76,7 +77,12 @@ def plan(
             images = draw_all(constants.stack("report-2025"), figures)
             sections = accuracy_sections(constants, _measured(tables, constants))
         elif workload is not None:
-            sections = _workload(constants, model, gpu, stack, gpus, workload, ttft, itl, hit_rate, acceptance, drafts)
+            load = workload_of(workload)
+            load = load if hit_rate is None else load.with_hit_rate(hit_rate)
+            ttft_s, itl_s = seconds("ttft", ttft), seconds("itl", itl)
+            fleet = Fleet(model_shape(model), gpu, constants.stack(stack), ttft_s, itl_s, acceptance, drafts)
+            total = gpus if rate is None else smallest_fleet(load, fleet, requests_per_s=rate)
+            sections = workload_sections(load, recommend(load, fleet, gpus=total), fleet, total)
         else:
             shape = model_shape(model)
             question = DecodePlan(
@@ -98,36 +104,6 @@ def plan(
     except TandemError as error:
         Console(stderr=True).print(f"[bold]{error.reason}[/bold] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(_EXIT_INVALID) from error
-
-
-def _workload(
-    constants: Constants,
-    model: str,
-    gpu: Hardware,
-    stack: str,
-    gpus: int,
-    workload: str,
-    ttft: str,
-    itl: str,
-    hit_rate: float | None,
-    acceptance: float,
-    drafts: int,
-) -> list[Section]:
-    load = workload_of(workload)
-    load = load if hit_rate is None else load.with_hit_rate(hit_rate)
-    ttft_s, itl_s = seconds("ttft", ttft), seconds("itl", itl)
-    found = recommend(
-        load,
-        model=model_shape(model),
-        gpu=gpu,
-        stack=constants.stack(stack),
-        gpus=gpus,
-        ttft_s=ttft_s,
-        itl_s=itl_s,
-        acceptance=acceptance,
-        draft_tokens=drafts,
-    )
-    return workload_sections(load, found, gpu, gpus, ttft_s, itl_s)
 
 
 def _eps(gpus: int) -> list[int]:

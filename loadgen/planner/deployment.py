@@ -56,7 +56,7 @@ class DecodePoint:
         output_tokens_per_s: speed of one request.
         node_tokens_per_s: output of one node of `gpus_per_node` GPUs.
         gpu_tokens_per_s: output of one GPU.
-        limiter: the largest part of the layer's time.
+        limiter, bound_by: the largest part of the layer's time, and what holds most of it back.
     """
 
     ep: int
@@ -70,6 +70,7 @@ class DecodePoint:
     node_tokens_per_s: float
     gpu_tokens_per_s: float
     limiter: str
+    bound_by: str
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -147,4 +148,5 @@ def _point(plan: DecodePlan, cut: Parallelism, batch: int, schedule: Schedule, m
         per_gpu * plan.gpu.gpus_per_node,
         per_gpu,
         step.layer.limiter,
+        step.layer.bound_by,
     )

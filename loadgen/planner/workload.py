@@ -1,7 +1,9 @@
 """What a deployment must serve: lengths, their spread, and how much of a prompt is cached already."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from math import log
 from pathlib import Path
 
 import numpy as np
@@ -108,13 +110,47 @@ PRESETS: dict[str, Workload] = {
 
 
 def workload(name_or_path: str) -> Workload:
-    """A preset by name, or the statistics of a trace file."""
+    """A preset by name, a `.json` object of mean and percentile lengths, or the statistics of a trace file."""
     if name_or_path in PRESETS:
         return PRESETS[name_or_path]
     path = Path(name_or_path)
+    if path.suffix == ".json" and path.exists():
+        return _from_lengths(path)
     if not path.exists():
-        raise InvalidInput("workload", name_or_path, f"a preset ({', '.join(PRESETS)}) or an existing trace file")
+        raise InvalidInput("workload", name_or_path, f"a preset ({', '.join(PRESETS)}) or an existing file")
     return from_rows(path.name.split(".")[0], str(path.name), read_trace(path))
+
+
+def _from_lengths(path: Path) -> Workload:
+    """`input_mean` and `output_mean` are required; p90, p99 and cv default to those of exponential lengths."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput("workload", path, f"readable JSON ({error})") from error
+    if not isinstance(given, dict):
+        raise InvalidInput("workload", path, "a JSON object")
+    known = [field.name for field in fields(Workload) if field.name not in ("name", "source")]
+    for key, value in given.items():
+        if key not in known:
+            raise InvalidInput(f"workload.{key}", value, f"one of {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise InvalidInput(f"workload.{key}", value, "a number of at least 0")
+    for key in ("input_mean", "output_mean"):
+        if key not in given:
+            raise InvalidInput(f"workload.{key}", "absent", "required")
+    mean_in, mean_out = float(given["input_mean"]), float(given["output_mean"])
+    return Workload(
+        name=path.stem,
+        source=path.name,
+        input_mean=mean_in,
+        input_p90=float(given.get("input_p90", mean_in * log(10))),
+        input_p99=float(given.get("input_p99", mean_in * log(100))),
+        input_cv=float(given.get("input_cv", 1.0)),
+        output_mean=mean_out,
+        output_p90=float(given.get("output_p90", mean_out * log(10))),
+        context_mean=float(given.get("context_mean", mean_in + mean_out / 2)),
+        hit_rate=float(given.get("hit_rate", 0.0)),
+    )
 
 
 def from_rows(name: str, source: str, rows: Sequence[TraceRow]) -> Workload:

@@ -24,11 +24,11 @@ from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import serve_instance
 from common.worker.rank_main import RankContext, end_process, rank_main
 from common.worker.rank_parts import RankParts
-from protos import engine_pb2_grpc
+from services.decode.acquaintance import keep_acquainted
 from services.decode.instance import DecodeInstance
 from services.decode.outcomes import Outcomes
 from services.decode.reads import Reads
-from services.decode.servicer import SERVICE, DecodeServicer
+from services.decode.servicer import SERVICE, DecodeServicer, register
 
 
 async def serve(context: RankContext, parts: RankParts) -> None:
@@ -59,15 +59,17 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         await asyncio.to_thread(reader.close)
         exporter.close()
 
+    announcer = ClusterAnnouncer(context, loop, metrics, instance.cancel)
     await serve_instance(
         context,
         loop,
         instance,
-        ClusterAnnouncer(context, loop, metrics, instance.cancel),
-        add_servicer=lambda server: engine_pb2_grpc.add_DecodeServicer_to_server(servicer, server),
+        announcer,
+        add_servicer=lambda server: register(servicer, server),
         services=[SERVICE],
         close=close,
         ending=parts.group.ending,
+        beside=[keep_acquainted(lambda: announcer.leases, reads)],
     )
 
 

@@ -21,10 +21,9 @@ from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import serve_instance
 from common.worker.rank_main import RankContext, end_process, rank_main
 from common.worker.rank_parts import RankParts
-from protos import engine_pb2_grpc
 from services.prefill.instance import EngineLeases, PrefillInstance
 from services.prefill.runs import Runs
-from services.prefill.servicer import SERVICE, PrefillServicer
+from services.prefill.servicer import SERVICE, PrefillServicer, register
 
 
 async def serve(context: RankContext, parts: RankParts) -> None:
@@ -64,7 +63,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         loop,
         instance,
         ClusterAnnouncer(context, loop, metrics, instance.cancel),
-        add_servicer=lambda server: engine_pb2_grpc.add_PrefillServicer_to_server(servicer, server),
+        add_servicer=lambda server: register(servicer, server),
         services=[SERVICE],
         close=close,
         ending=parts.group.ending,

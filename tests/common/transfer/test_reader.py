@@ -138,7 +138,8 @@ def run_many(sources, start, rounds):
         for work_id in expected:
             reader.handoff(work_id, HANDOFF)
         ended = [destination.outcomes.next() for _ in expected]
-        assert {work_id for kind, work_id, _ in ended if kind == "landed"} == set(expected)
+        assert [outcome for outcome in ended if outcome[0] != "landed"] == []
+        assert {work_id for _, work_id, _ in ended} == set(expected)
         assert all(same(source, theirs, destination, ours) for source, theirs, ours in expected.values())
         assert not destination.pool[free].any()
     assert_idle(destination)

@@ -50,7 +50,7 @@ def test_late_subscriber_sees_everything_from_the_beginning(source, agent):
     source.open("w", blocks=5)
     source.announce("w", BLOCKS[:2])
     stream = source.subscribe("w", 7, COMPATIBILITY, first_block=1)
-    assert stream.hello == replace(source.greet(7, COMPATIBILITY), blocks=5)
+    assert stream.hello == replace(source.hello, blocks=5)
     assert stream.hello.pool_address == agent.pool.address
     assert stream.wait(0)
     assert stream.take() == [(BLOCKS[1],)]

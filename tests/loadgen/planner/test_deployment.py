@@ -68,6 +68,16 @@ def test_deeper_drafts_gain_less_and_less():
     assert all(b - a == pytest.approx(0.6 ** (i + 1)) for i, (a, b) in enumerate(pairwise(gains)))
 
 
+def test_what_holds_a_layer_back_changes_with_the_deployment():
+    one_node = decode_point(PLAN, ep=8, tp=1, batch=8, schedule=Schedule.NONE).step.layer
+    many = decode_point(PLAN, ep=128, tp=1, batch=128, schedule=Schedule.NONE).step.layer
+    assert one_node.bound_by == "memory"  # 32 experts' weights for a handful of tokens
+    assert many.bound_by == "compute"  # attention, with the network close behind
+    assert many.bounds_us["network"] > 10 * many.bounds_us["memory"]
+    for layer in (one_node, many):
+        assert sum(layer.bounds_us.values()) == pytest.approx(layer.total_us)
+
+
 def test_imbalance_and_copies_cost_time():
     even = decode_point(PLAN, ep=32, tp=1, batch=64).step.total_us
     skewed = DecodePlan(V3, hardware("h200"), stack("measured-2026"), imbalance=2.5)

@@ -83,6 +83,32 @@ def test_a_truncated_gzip_is_refused(tmp_path):
         workload(str(path))
 
 
+def test_mean_and_percentile_lengths(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"input_mean": 1000, "output_mean": 200, "input_p90": 1500, "hit_rate": 0.5}')
+    load = workload(str(path))
+    assert (load.name, load.input_p90, load.new_mean, load.context_mean) == ("mine", 1500.0, 500.0, 1100.0)
+    assert load.output_p90 == pytest.approx(200 * 2.302585, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"input_mean": 5}', "workload.output_mean"),
+        ('{"input_mean": 5, "output_mean": 5, "mean": 5}', "workload.mean"),
+        ('{"input_mean": "5", "output_mean": 5}', "workload.input_mean"),
+        ("[]", "workload"),
+        ("{", "workload"),
+    ],
+)
+def test_bad_lengths_name_their_key(tmp_path, text, field):
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        workload(str(path))
+    assert caught.value.field == field
+
+
 def test_an_unknown_workload_names_the_presets():
     with pytest.raises(InvalidInput, match="chat, code, long-context-code, reasoning"):
         workload("gossip")
