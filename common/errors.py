@@ -17,7 +17,8 @@
     ├── TransferError           latent did not arrive, or not intact
     │   ├── TransferTimeout
     │   ├── TagMismatch
-    │   └── LeaseLost
+    │   ├── LeaseLost
+    │   └── PeerDisconnected
     ├── DependencyUnavailable   Redis, NATS or another service did not answer within its bound
     └── InternalError           an invariant of ours broke
 
@@ -210,6 +211,12 @@ class LeaseLost(TransferError):
     """The source no longer holds the blocks for this reader (expired, released, or another incarnation)."""
 
     reason = "LEASE_LOST"
+
+
+class PeerDisconnected(TransferError):
+    """The source's process is gone or its connection broke; every read from it has ended or is about to."""
+
+    reason = "PEER_DISCONNECTED"
 
 
 class DependencyUnavailable(TandemError):

@@ -31,22 +31,44 @@ def mla_decode(
         [tokens, heads, R] in q_nope's type, before `v_b`.
     """
     rank = q_nope.shape[-1]
-    block_tokens = cache.shape[1]
     wide = torch.float64 if q_nope.dtype == torch.float64 else torch.float32
     out = torch.empty_like(q_nope)
     start = 0
-    for table, query_len, total_len in zip(block_tables, query_lens.tolist(), total_lens.tolist(), strict=True):
+    for table, query_len, total_len in zip(block_tables.tolist(), query_lens.tolist(), total_lens.tolist(), strict=True):
         if query_len == 0:
             continue
         rows = slice(start, start + query_len)
         start += query_len
-        blocks = table[: -(-total_len // block_tokens)].long()
-        latent = cache[blocks].flatten(0, 1)[:total_len].to(wide)
-        q = torch.cat((q_nope[rows], q_pe[rows]), dim=-1).to(wide)
-        scores = (q.flatten(0, 1) @ latent.T).view(query_len, -1, total_len) * sm_scale
+        latent = [part.to(wide) for part in _latent_parts(cache, table, total_len)]
+        q = torch.cat((q_nope[rows], q_pe[rows]), dim=-1).to(wide).flatten(0, 1)
+        # [parts][blocks, rows * heads, block_tokens] -> [rows, heads, total]
+        scores = torch.cat([(q @ part.transpose(1, 2)).transpose(0, 1).flatten(1) for part in latent], dim=1)
+        scores = scores.view(query_len, -1, total_len) * sm_scale
         if query_len > 1:
             last = torch.arange(total_len - query_len, total_len, device=q.device)
             future = torch.arange(total_len, device=q.device)[None] > last[:, None]
             scores = scores.masked_fill(future[:, None], float("-inf"))
-        out[rows] = (scores.softmax(-1).flatten(0, 1) @ latent[:, :rank]).view_as(q_nope[rows]).to(out.dtype)
+        weights = torch.split(scores.softmax(-1).flatten(0, 1), [p.shape[0] * p.shape[1] for p in latent], dim=1)
+        mixed = [
+            (w.view(len(w), *part.shape[:2]).transpose(0, 1) @ part[..., :rank]).sum(0)
+            for w, part in zip(weights, latent, strict=True)
+        ]
+        out[rows] = sum(mixed[1:], mixed[0]).view_as(q_nope[rows]).to(out.dtype)
     return out
+
+
+def _latent_parts(cache: Tensor, table: list[int], total_len: int) -> list[Tensor]:
+    """Views [blocks, block_tokens, R + P] of a request's latent, one per run of neighbouring blocks, last the odd end.
+
+    On a CPU gathering costs several times the attention itself, and blocks of one request mostly are neighbours.
+    """
+    block_tokens = cache.shape[1]
+    full, rest = divmod(total_len, block_tokens)
+    parts, first = [], 0
+    for i in range(1, full + 1):
+        if i == full or table[i] != table[i - 1] + 1:
+            parts.append(cache[table[first] : table[first] + i - first])
+            first = i
+    if rest:
+        parts.append(cache[table[full] : table[full] + 1, :rest])
+    return parts

@@ -8,6 +8,9 @@ either in front of the new ones (`causal` aligns the ends) or chunk by chunk wit
 import torch
 from torch import Tensor
 
+# Queries whose scores are computed together: bounds the memory for scores, and keys past a tile's last query are left out.
+_TILE_QUERIES = 128
+
 
 def mla_prefill(
     q: Tensor, k: Tensor, v: Tensor, query_lens: Tensor, key_lens: Tensor, sm_scale: float, *, causal: bool = True
@@ -32,14 +35,24 @@ def mla_prefill(
         q_start, k_start = rows.stop, columns.stop
         if query_len == 0 or key_len == 0:
             continue
-        scores = torch.einsum("qhd,khd->hqk", q[rows].to(wide), k[columns].to(wide)) * sm_scale
-        if causal:
-            last = torch.arange(key_len - query_len, key_len, device=q.device)
-            scores.masked_fill_(torch.arange(key_len, device=q.device)[None] > last[:, None], float("-inf"))
-        natural = scores.logsumexp(-1)
-        weights = (scores - natural[..., None].clamp_min(torch.finfo(wide).min)).exp()
-        out[rows] = torch.einsum("hqk,khd->qhd", weights, v[columns].to(wide)).to(q.dtype)
-        lse[rows] = (natural.T * 1.4426950408889634).float()
+        keys, values = k[columns].to(wide).permute(1, 2, 0), v[columns].to(wide).transpose(0, 1)
+        for tile in range(0, query_len, _TILE_QUERIES):
+            end = min(tile + _TILE_QUERIES, query_len)
+            seen = min(key_len - query_len + end, key_len) if causal else key_len
+            if seen <= 0:
+                continue
+            here = slice(rows.start + tile, rows.start + end)
+            scores = (q[here].to(wide).transpose(0, 1) @ keys[..., :seen]).mul_(sm_scale)
+            if causal:
+                last = torch.arange(key_len - query_len + tile, key_len - query_len + end, device=q.device)
+                scores.masked_fill_(torch.arange(seen, device=q.device)[None] > last[:, None], float("-inf"))
+            top = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(wide).min)
+            weights = scores.sub_(top).exp_()
+            total = weights.sum(-1, keepdim=True)
+            mixed = (weights @ values[:, :seen]) / total.clamp_min(torch.finfo(wide).tiny)
+            out[here] = mixed.transpose(0, 1).to(q.dtype)
+            natural = torch.where(total > 0, total.log() + top, float("-inf")).squeeze(-1)
+            lse[here] = (natural.T * 1.4426950408889634).float()
     return out, lse
 
 

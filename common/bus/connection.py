@@ -1,0 +1,173 @@
+"""The door to NATS: bounded waiting at the start, then reconnecting for ever in the background."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoServersError, SlowConsumerError
+
+from common.bus.messages import M, Message, decode, encode
+from common.errors import DependencyUnavailable, InvalidInput
+from common.telemetry.logs import get_log
+
+log = get_log(__name__)
+
+_RETRY_S = 0.25
+_PING_S = 2  # a server that stopped answering is noticed after two of them
+_PENDING_MESSAGES = 4096  # of one subscription, bounds memory behind a slow handler
+_PENDING_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class BusCounters:
+    """Totals since the start. Nothing is lost without being counted, as far as this side can tell."""
+
+    published: int = 0
+    unpublished: int = 0  # there was no connection
+    received: int = 0
+    malformed: int = 0
+    overrun: int = 0  # dropped behind a slow handler
+    disconnects: int = 0
+
+
+class Bus:
+    """Typed messages on one NATS connection; made by `connect_bus`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = Client()
+        self._closing = False
+        self.counters = BusCounters()
+
+    async def connect(self, name: str, timeout_s: float) -> None:
+        """One attempt; see `connect_bus`.
+
+        Raises:
+            DependencyUnavailable: nobody answered within `timeout_s`.
+        """
+        with translated("NATS at start"):
+            await self._client.connect(
+                self._url,
+                name=name,
+                error_cb=self._failed,
+                disconnected_cb=self._disconnected,
+                reconnected_cb=self._reconnected,
+                connect_timeout=timeout_s,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=_RETRY_S,
+                ping_interval=_PING_S,
+                max_outstanding_pings=2,
+            )
+        self._client.options["max_reconnect_attempts"] = -1  # the start is bounded; from here on it may take for ever
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._client.is_connected)
+
+    async def publish(self, subject: str, message: Message) -> bool:
+        """Say something once. False: there is no connection now and it is lost, as anything on the bus may be."""
+        if not self.connected:
+            self.counters.unpublished += 1
+            return False
+        try:
+            await self._client.publish(subject, encode(message))
+        except NatsError:
+            self.counters.unpublished += 1
+            return False
+        self.counters.published += 1
+        return True
+
+    async def subscribe(self, subject: str, kind: type[M], heard: Callable[[M], None]) -> None:
+        """Call `heard` with every message of this kind, in the order of arrival. It must not block.
+
+        Raises:
+            DependencyUnavailable: the connection is closed.
+        """
+
+        async def receive(message: Msg) -> None:
+            try:
+                said = decode(kind, message.data)
+            except InvalidInput as error:
+                self.counters.malformed += 1
+                log.warning("malformed message on the bus", subject=message.subject, why=str(error))
+                return
+            self.counters.received += 1
+            heard(said)
+
+        with translated(f"subscription to {subject}"):
+            await self._client.subscribe(
+                subject, cb=receive, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
+            )
+
+    async def flush(self, within_s: float) -> None:
+        """Wait until the server has seen everything said so far, subscriptions included.
+
+        Raises:
+            DependencyUnavailable: it did not answer within `within_s`.
+        """
+        with translated("flush of the bus"):
+            # The client's first ping overtakes what waits to be sent; after its answer all of that is on the wire.
+            await self._client.flush(timeout=within_s)
+            await self._client.flush(timeout=within_s)
+
+    async def close(self) -> None:
+        """End the connection; what was said before is sent as far as there is a connection."""
+        self._closing = True
+        with translated("close of the bus"):
+            await self._client.close()
+
+    async def _failed(self, error: Exception) -> None:
+        if isinstance(error, SlowConsumerError):
+            self.counters.overrun += 1
+
+    async def _disconnected(self) -> None:
+        if not self._closing:
+            self.counters.disconnects += 1
+            log.warning("NATS lost", url=self._url)
+
+    async def _reconnected(self) -> None:
+        log.info("NATS is back", url=self._url)
+
+
+async def connect_bus(url: str, name: str, timeout_s: float, within_s: float) -> Bus:
+    """A connected bus. Afterwards lost connections come back by themselves, subscriptions included.
+
+    Args:
+        url: nats://host:port.
+        name: who this is, for the server's monitoring.
+        timeout_s: for one attempt to connect.
+        within_s: how long to wait for a server that is not there yet.
+
+    Raises:
+        DependencyUnavailable: nobody answered within `within_s`.
+    """
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    told = False
+    while True:
+        bus = Bus(url)
+        try:
+            await bus.connect(name, timeout_s)
+        except DependencyUnavailable as error:
+            waited_s = loop.time() - started_s
+            if waited_s >= within_s:
+                raise DependencyUnavailable(f"no NATS at {url} within {within_s:g} s: {error}") from error
+            if not told:
+                log.warning("waiting for NATS", url=url, within_s=within_s)
+                told = True
+            await asyncio.sleep(min(_RETRY_S, within_s))
+            continue
+        return bus
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """NATS' errors, lost connections and timeouts become DependencyUnavailable."""
+    try:
+        yield
+    except (NatsError, NoServersError, OSError, TimeoutError) as error:
+        raise DependencyUnavailable(f"{what}: {type(error).__name__}: {error}") from error

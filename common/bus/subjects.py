@@ -1,0 +1,39 @@
+"""Names of everything on NATS."""
+
+from dataclasses import dataclass
+
+from common.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """Subjects of one cluster. Instance names are single tokens: no dots, blanks or wildcards."""
+
+    cluster: str
+
+    def load(self, instance: str) -> str:
+        """Load reports of one instance."""
+        return f"tandem.{self.cluster}.load.{_token(instance)}"
+
+    @property
+    def all_loads(self) -> str:
+        return f"tandem.{self.cluster}.load.*"
+
+    @property
+    def cancel(self) -> str:
+        """Work that nobody wants any more, for whoever has it."""
+        return f"tandem.{self.cluster}.cancel"
+
+    def drain(self, instance: str) -> str:
+        """An instance says that it takes no new work."""
+        return f"tandem.{self.cluster}.drain.{_token(instance)}"
+
+    @property
+    def all_drains(self) -> str:
+        return f"tandem.{self.cluster}.drain.*"
+
+
+def _token(instance: str) -> str:
+    if not instance or any(character in ".*> \t\r\n" for character in instance):
+        raise ConfigError(f"instance name {instance!r} cannot be part of a NATS subject")
+    return instance

@@ -1,0 +1,79 @@
+"""From a YAML file and explicit ``field=value`` settings to a checked ClusterConfig."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from common.config.checkpoint import check_checkpoint
+from common.config.cluster import ClusterConfig
+from common.errors import ConfigError
+
+
+def load_cluster(path: Path, settings: Iterable[str] = ()) -> ClusterConfig:
+    """Read the file, apply ``dotted.field=value`` settings over it, and check everything that the file can tell.
+
+    A relative ``model.path`` is taken from the file's own directory.
+
+    Raises:
+        ConfigError: names file, field, value and limit; all faults at once.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: holds {type(document).__name__}, not a mapping of fields")
+    for setting in settings:
+        _apply(document, setting)
+    config = parse_cluster(document, str(path))
+    model_path = (path.parent / config.model.path).resolve()
+    config = config.model_copy(update={"model": config.model.model_copy(update={"path": str(model_path)})})
+    check_checkpoint(config, str(path))
+    return config
+
+
+def parse_cluster(document: dict[str, Any], source: str) -> ClusterConfig:
+    """Check a document that is already in memory; `source` names it in errors."""
+    try:
+        return ClusterConfig.model_validate(document)
+    except ValidationError as error:
+        faults = "; ".join(_fault(dict(fault)) for fault in error.errors())
+        raise ConfigError(f"{source}: {faults}") from error
+
+
+def dump_cluster(config: ClusterConfig) -> str:
+    """The whole configuration as YAML, defaults written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def _apply(document: dict[str, Any], setting: str) -> None:
+    dotted, equals, text = setting.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"setting {setting!r}: must be dotted.field=value")
+    *parents, leaf = dotted.split(".")
+    target = document
+    for name in parents:
+        below = target.setdefault(name, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"setting {setting!r}: {name} is a value, not a section")
+        target = below
+    target[leaf] = yaml.safe_load(text)
+
+
+def _fault(fault: dict[str, Any]) -> str:
+    field = ".".join(str(part) for part in fault["loc"])
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return f"{field}: {message}" if field else message
+    if fault["type"] == "extra_forbidden":
+        return f"{field}: no such field"
+    if fault["type"] == "missing":
+        return f"{field}: must be given"
+    return f"{field} = {fault['input']!r}: {message[0].lower()}{message[1:]}"

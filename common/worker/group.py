@@ -1,0 +1,170 @@
+"""How the ranks of one EP group meet: transport, exchange, lock-step, signs of life, and an end they agree on."""
+
+import sys
+from dataclasses import dataclass
+
+from common.clock import Clock
+from common.config.place import RankPlace
+from common.engine.step_gate import AloneGate, StepGate
+from common.errors import ConfigError, DependencyUnavailable, WorkerLost
+from common.parallel.base import AllToAll, TensorGroup
+from common.parallel.exchange import Exchange
+from common.parallel.expert_placement import ExpertPlacement
+from common.parallel.gloo import GlooTransport
+from common.parallel.groups import Topology, tensor_group
+from common.parallel.heartbeat import PeerWatch, StoreHeartbeats
+from common.parallel.in_process import InProcessTransport
+from common.parallel.lock_step import SchedulePolicy
+from common.parallel.rendezvous import Store, connect_store, host_store
+from common.parallel.schedule import Schedule
+from common.parallel.step_gate import LockStepGate
+from common.parallel.wake_flag import StoreWakeFlag
+
+_GROUP = "ep"
+_BEAT_EVERY_S = 1.0
+_NEVER = sys.maxsize
+
+SCHEDULES = {
+    "none": Schedule.NONE,
+    "dispatch_overlap": Schedule.DISPATCH_OVERLAP,
+    "dual_microbatch": Schedule.DUAL_MICROBATCH,
+}
+POLICIES = {
+    "none": SchedulePolicy(_NEVER, overlap=False),
+    "dispatch_overlap": SchedulePolicy(_NEVER),
+    "dual_microbatch": SchedulePolicy(2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """One rank's ties to its group. `ending` is None for a group of one instance."""
+
+    topology: Topology
+    all_to_all: AllToAll
+    tensor_group: TensorGroup
+    gate: StepGate
+    ending: "GroupEnding | None" = None
+
+
+def join_group(
+    place: RankPlace, *, experts: int, schedule: str, rendezvous: str, host: str, clock: Clock, silence_s: float
+) -> RankGroup:
+    """Meet the other ranks, if there are any.
+
+    Args:
+        silence_s: a peer that is silent for longer, in a step or parked, is lost, and the group with it.
+
+    Raises:
+        DependencyUnavailable: not all came.
+    """
+    topology = Topology(place.rank, place.parallel.ep, place.parallel.tp)
+    placement = ExpertPlacement.contiguous(experts, topology.world)
+    if topology.world == 1:
+        (alone,) = InProcessTransport.group(1)
+        exchange = Exchange(alone, placement)
+        return RankGroup(topology, exchange, tensor_group(topology, alone), AloneGate(SCHEDULES[schedule]))
+    store = _meet(topology, rendezvous, silence_s)
+    transport = GlooTransport(store, topology.rank, topology.world, name=_GROUP, host=host, timeout_s=silence_s)
+    gate = GroupGate(
+        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP)),
+        StoreHeartbeats(store, _GROUP, topology.instance, topology.instances),
+        PeerWatch(silence_s),
+        clock,
+    )
+    return RankGroup(
+        topology,
+        Exchange(transport, placement),
+        tensor_group(topology, transport),
+        gate,
+        GroupEnding(store, topology.instances) if topology.instances > 1 else None,
+    )
+
+
+def _meet(topology: Topology, rendezvous: str, timeout_s: float) -> Store:
+    host, _, port = rendezvous.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"rendezvous = {rendezvous}: must be host:port")
+    if topology.rank == 0:
+        return host_store(host, int(port), timeout_s=timeout_s)
+    return connect_store(host, int(port), timeout_s=timeout_s)
+
+
+class GroupGate:
+    """The lock-step of a group, which while parked also beats and watches the others' beats.
+
+    Raises:
+        WorkerLost: an instance of the group gave no sign of life; nothing can be computed any more.
+    """
+
+    alone = False
+
+    def __init__(self, lock_step: LockStepGate, heartbeats: StoreHeartbeats, watch: PeerWatch, clock: Clock) -> None:
+        self._lock_step = lock_step
+        self._heartbeats = heartbeats
+        self._watch = watch
+        self._clock = clock
+        self._beat_due_s = clock.now_s()
+
+    @property
+    def parked(self) -> bool:
+        return self._lock_step.parked
+
+    def wake(self) -> None:
+        self._lock_step.wake()
+
+    def enter(self) -> Schedule | None:
+        now_s = self._clock.now_s()
+        if now_s >= self._beat_due_s:
+            self._beat_due_s = now_s + _BEAT_EVERY_S
+            self._beat(now_s)
+        return self._lock_step.enter()
+
+    def leave(self, announced: tuple[int, ...]) -> None:
+        self._lock_step.leave(announced)
+
+    def _beat(self, now_s: float) -> None:
+        self._heartbeats.beat()
+        self._watch = self._watch.saw(self._heartbeats.read(), now_s)
+        lost = self._watch.lost(now_s)
+        if lost:
+            raise WorkerLost(f"instances {lost} of the group have been silent for {self._watch.limit_s:g} s")
+
+
+class GroupEnding:
+    """The agreed end of a group: experts of an instance are needed until the last one has drained.
+
+    One instance that drains makes all of them drain; each stays in lock-step until all have finished.
+    """
+
+    def __init__(self, store: Store, instances: int) -> None:
+        self._store = store
+        self._instances = instances
+
+    def begin(self) -> None:
+        self._add("draining", 1)
+
+    def begun(self) -> bool:
+        """Whether some instance of the group drains."""
+        return self._add("draining", 0) > 0
+
+    def finish(self) -> None:
+        """This instance has nothing left to do."""
+        self._add("drained", 1)
+
+    def finished(self) -> bool:
+        """Whether all have finished."""
+        return self._add("drained", 0) >= self._instances
+
+    def leave(self) -> None:
+        """This instance has left lock-step; the store's host must outlive the others' leaving."""
+        self._add("left", 1)
+
+    def all_left(self) -> bool:
+        return self._add("left", 0) >= self._instances
+
+    def _add(self, what: str, amount: int) -> int:
+        try:
+            return int(self._store.add(f"{_GROUP}/{what}", amount))
+        except RuntimeError as error:
+            raise DependencyUnavailable(f"the group's store is gone: {error}") from error

@@ -1,0 +1,176 @@
+"""From a built instance to its orderly end: serve, announce, watch, drain, close."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import grpc
+
+from common.engine.loop import EngineLoop
+from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
+from common.rpc.server import Health, Probe, build_server, start_server
+from common.telemetry.logs import get_log
+from common.worker.group import GroupEnding
+from common.worker.rank_main import RankContext
+
+log = get_log(__name__)
+
+_WATCH_INTERVAL_S = 0.25
+_STREAM_GRACE_S = 2.0
+_DRAIN_POLL_S = 0.02
+_LEAVE_GRACE_S = 2.0
+
+
+class Instance(Protocol):
+    """What the life cycle asks of a prefill or decode instance."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def drain(self) -> None: ...
+
+
+class Announcer(Protocol):
+    """Tells the cluster about this instance: membership, load, prefix index."""
+
+    async def start(self, address: str) -> None:
+        """Register; from here on work may come."""
+        ...
+
+    async def drain(self) -> None:
+        """Say that no new work is welcome."""
+        ...
+
+    async def close(self) -> None:
+        """Take back what was said."""
+        ...
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the instance cannot go on in this cluster; None while it can."""
+        ...
+
+
+async def serve_instance(
+    context: RankContext,
+    engine: EngineLoop[Any, Any],
+    instance: Instance,
+    announcer: Announcer,
+    *,
+    add_servicer: Callable[[grpc.aio.Server], None],
+    services: Sequence[str],
+    close: Callable[[], Awaitable[None]],
+    ending: GroupEnding | None,
+    beside: Sequence[Coroutine[None, None, None]] = (),
+) -> None:
+    """Run until SIGTERM and then drain, or until the engine dies.
+
+    `beside` runs from the registration to the end.
+
+    Draining: readiness goes, new work is refused, work and leases that are here end or run out their time, then the
+    engine, streams and clients are closed in this order.
+
+    Raises:
+        InternalError: the engine died; everything it held has failed.
+    """
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    health, server = Health(), build_server()
+    add_servicer(server)
+    port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
+    engine.start()
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        await announcer.start(f"{context.worker.host}:{port}")
+        tasks += [loop.create_task(work) for work in beside]
+        await health.set(Probe.READINESS, serving=True)
+        log.info("ready", port=port, incarnation=context.incarnation)
+        await _watch(context, engine, announcer, health, ended, ending)
+        if engine.error is None:
+            await _drain(context, engine, instance, announcer, health, ending)
+    finally:
+        await health.set(Probe.READINESS, serving=False)
+        await asyncio.to_thread(engine.stop, 0.0)
+        await _leave(ending)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await announcer.close()
+        await server.stop(_STREAM_GRACE_S)
+        await close()
+    if engine.error is not None:
+        raise InternalError(f"the engine died: {engine.error}") from engine.error
+    log.info("closed")
+
+
+async def _watch(
+    context: RankContext,
+    engine: EngineLoop[Any, Any],
+    announcer: Announcer,
+    health: Health,
+    ended: asyncio.Event,
+    ending: GroupEnding | None,
+) -> None:
+    """Liveness is recent progress of the engine; returns when it is time to drain, or with the engine."""
+    stalled = False
+    while not ended.is_set() and engine.error is None and not (ending is not None and ending.begun()):
+        if announcer.error is not None:
+            raise WorkerLost(f"no place in the cluster: {announcer.error}") from announcer.error
+        age_s = engine.progress_age_s()
+        if (age_s > context.worker.stalled_after_s) != stalled:
+            stalled = not stalled
+            log.warning("engine stalled" if stalled else "engine goes on", age_s=age_s)
+            await health.set(Probe.LIVENESS, serving=not stalled)
+            await health.set(Probe.READINESS, serving=not stalled)
+        try:
+            await asyncio.wait_for(ended.wait(), _WATCH_INTERVAL_S)
+        except TimeoutError:
+            continue
+
+
+async def _drain(
+    context: RankContext,
+    engine: EngineLoop[Any, Any],
+    instance: Instance,
+    announcer: Announcer,
+    health: Health,
+    ending: GroupEnding | None,
+) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + context.worker.drain_timeout_s
+    log.info("draining", timeout_s=context.worker.drain_timeout_s)
+    instance.drain()
+    await health.set(Probe.READINESS, serving=False)
+    if ending is not None:
+        ending.begin()
+    try:
+        await announcer.drain()
+    except TandemError as error:  # a hint that could not be given
+        log.warning("drain was not announced", why=error)
+
+    async def wait_while(waiting: Callable[[], bool]) -> None:
+        while waiting() and engine.error is None and loop.time() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    await wait_while(lambda: instance.busy)
+    if ending is not None:
+        ending.finish()
+        await wait_while(lambda: not ending.finished())
+    log.info("drain timed out" if loop.time() >= deadline_s else "drained")
+
+
+async def _leave(ending: GroupEnding | None) -> None:
+    """Rank 0 hosts the store that the others still read until they have left."""
+    if ending is None:
+        return
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _LEAVE_GRACE_S
+    try:
+        ending.leave()
+        while not ending.all_left() and loop.time() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_S)
+    except DependencyUnavailable as error:
+        log.info("the group's store ended first", why=error)

@@ -1,0 +1,3 @@
+from loadgen.planner.cli import main
+
+main()

@@ -1,0 +1,127 @@
+"""A run's result for people (terminal), for programs (JSON) and request by request (JSON lines)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from loadgen.measure import PERCENTILES, Distribution, Saturation, Summary, latency
+from loadgen.record import Record
+
+SCHEMA = 1
+
+
+class Verdict(StrEnum):
+    """How a run ended; its exit code is beside it."""
+
+    PASSED = "passed"
+    ERRORS = "requests failed"
+    SATURATED = "generator saturated"
+
+    @property
+    def exit_code(self) -> int:
+        return {Verdict.PASSED: 0, Verdict.ERRORS: 1, Verdict.SATURATED: 3}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    workload: Mapping[str, object]  # what was asked for
+    summary: Summary
+    saturation: Saturation
+
+    @property
+    def verdict(self) -> Verdict:
+        """Errors come first: they are the server's; saturation makes the latencies worthless, not the errors."""
+        if self.summary.errors:
+            return Verdict.ERRORS
+        return Verdict.SATURATED if self.saturation.saturated else Verdict.PASSED
+
+
+def write_json(report: Report, path: Path) -> None:
+    document = {
+        "schema": SCHEMA,
+        "verdict": report.verdict.value,
+        "workload": dict(report.workload),
+        "percentiles": PERCENTILES,
+        "summary": asdict(report.summary),
+        "generator": {**asdict(report.saturation), "saturated": report.saturation.saturated},
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def write_requests(records: Sequence[Record], path: Path) -> None:
+    """One JSON object a line, in the order of the schedule, with every arrival: all can be computed again from it."""
+    with path.open("w", encoding="utf-8") as file:
+        for record in sorted(records, key=lambda r: r.index):
+            line = asdict(record)
+            if record.arrivals_s:
+                one = latency(record)
+                line |= {"ttft_s": one.ttft_s, "ttft_from_send_s": one.ttft_from_send_s, "e2e_s": one.e2e_s}
+                line |= {"tpot_s": one.tpot_s}
+            file.write(json.dumps(line) + "\n")
+
+
+def show(report: Report, console: Console) -> None:
+    for part in (_totals(report), _latencies(report.summary), _verdict(report)):
+        console.print(part)
+
+
+def _totals(report: Report) -> RenderableType:
+    summary = report.summary
+    table = Table(title="load", show_header=False)
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    rows = [
+        ("requests", f"{summary.succeeded} of {summary.requests} succeeded in {summary.span_s:.1f} s"),
+        ("rate, requests/s", f"{summary.scheduled_rate_per_s:.2f} scheduled, {summary.sent_rate_per_s:.2f} sent"),
+        ("completed, requests/s", f"{summary.completed_rate_per_s:.2f}"),
+        ("completion tokens/s", f"{summary.completion_tokens_per_s:.1f}"),
+        ("prompt tokens", f"{summary.prompt_tokens}, {summary.cached_tokens} of them cached"),
+    ]
+    if summary.draft_acceptance is not None:
+        rows.append(("drafts accepted", f"{summary.draft_acceptance:.1%}"))
+    if summary.goodput_share is not None and summary.goodput_per_s is not None:
+        rows.append(("goodput", f"{summary.goodput_share:.1%} of requests, {summary.goodput_per_s:.2f}/s"))
+    rows += [(f"error {reason}", str(count)) for reason, count in summary.errors.items()]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _latencies(summary: Summary) -> RenderableType:
+    table = Table(title="latency, ms")
+    table.add_column("")
+    for name in ("mean", *(f"p{p:g}" for p in PERCENTILES), "max", "values"):
+        table.add_column(name, justify="right")
+    for name, values in (
+        ("TTFT from schedule", summary.ttft),
+        ("TTFT from send", summary.ttft_from_send),
+        ("TPOT per request", summary.tpot),
+        ("ITL per token", summary.itl),
+        ("gap per message", summary.message_gap),
+        ("E2E from schedule", summary.e2e),
+        ("send lag", summary.send_lag),
+    ):
+        table.add_row(name, *_cells(values))
+    return table
+
+
+def _cells(values: Distribution | None) -> list[str]:
+    if values is None:
+        return ["-"] * (3 + len(PERCENTILES))
+    numbers = (values.mean_ms, *values.percentiles_ms, values.max_ms)
+    return [*(f"{number:.2f}" for number in numbers), str(values.count)]
+
+
+def _verdict(report: Report) -> RenderableType:
+    judged = report.saturation
+    text = (
+        f"generator: send lag p99 {judged.send_lag_p99_ms:.1f} ms, loop lag p99 {judged.loop_lag_p99_ms:.1f} ms"
+        f" (limit {judged.limit_ms:.0f} ms), busiest sender {judged.cpu_share_max:.0%} of a core\n"
+    )
+    colour = "green" if report.verdict is Verdict.PASSED else "red"
+    return f"{text}[bold {colour}]{report.verdict.value}[/]"

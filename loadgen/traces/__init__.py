@@ -1,0 +1,1 @@
+"""Recorded and published workloads, each format read into the same rows."""

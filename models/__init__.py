@@ -1,0 +1,1 @@
+"""The demonstration model and how it was trained. No service imports this package."""

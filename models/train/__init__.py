@@ -1,0 +1,1 @@
+"""Training of the demonstration model: text, tokenizer, network, training loop, export, evaluation."""

@@ -1,0 +1,158 @@
+"""The command `tandem`. Each command imports what it needs when it runs: a machine without torch has the rest."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import TandemError
+
+app = typer.Typer(
+    name="tandem",
+    help="Serve DeepSeek-V3/R1-class models with prefill and decode in separate pools.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Config = Annotated[Path, typer.Argument(help="The cluster's YAML file.")]
+Settings = Annotated[list[str], typer.Option("--set", help="dotted.field=value over the file; may be repeated.")]
+RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Logs and endpoints; run/<cluster> unless given.")]
+KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Stay up when a process dies.")]
+At = Annotated[str, typer.Option("--at", help="host:port of a scheduler; unless given, the cluster that runs here.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1)]
+Temperature = Annotated[float | None, typer.Option("--temperature", min=0.0, max=2.0)]
+Seed = Annotated[int | None, typer.Option("--seed")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write what was printed, as JSON.")]
+
+FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command()
+def up(config: Config, settings: Settings = [], run_dir: RunDir = None, keep_going: KeepGoing = False) -> None:  # noqa: B006
+    """Start a whole cluster on this machine and show it until Ctrl-C."""
+    from services.launcher.up import run_up
+
+    run_up(config, settings, run_dir, keep_going=keep_going)
+
+
+@app.command()
+def demo(
+    prompt: Annotated[str, typer.Option("--prompt")] = "In the beginning",
+    max_tokens: MaxTokens = 120,
+    model: Annotated[Path | None, typer.Option("--model", help="A model directory instead of the bundled one.")] = None,
+    json_path: Json = None,
+) -> None:
+    """Start a cluster with the demonstration model, let it answer, print what was measured, and stop."""
+    from services.launcher.demo import run_demo
+
+    run_demo(prompt, max_tokens, model, json_path)
+
+
+@app.command()
+def generate(
+    text: Annotated[str, typer.Argument(help="The prompt, continued as it is.")],
+    at: At = "",
+    max_tokens: MaxTokens = 200,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Print usage and time ledger at the end.")] = False,
+) -> None:
+    """Stream the continuation of a text."""
+    from services.launcher.ask import run_generate
+
+    run_generate(text, at, max_tokens, temperature, seed, stats=stats)
+
+
+@app.command()
+def chat(at: At = "", max_tokens: MaxTokens = 400, temperature: Temperature = None, seed: Seed = None) -> None:
+    """Talk to the model, turn by turn; an empty line or Ctrl-D ends."""
+    from services.launcher.ask import run_chat
+
+    run_chat(at, max_tokens, temperature, seed)
+
+
+@app.command()
+def why(request_id: Annotated[str, typer.Argument()], at: At = "") -> None:
+    """Say where a recent request was placed, what else it would have cost, and where its time went."""
+    from services.launcher.why import run_why
+
+    run_why(request_id, at)
+
+
+@app.command()
+def status(at: At = "") -> None:
+    """Show the pools of a running cluster."""
+    from services.launcher.status import run_status
+
+    run_status(at)
+
+
+@app.command(context_settings=FOREIGN, add_help_option=False)
+def load(context: typer.Context) -> None:
+    """Put load on a running cluster and report latencies."""
+    _foreign("loadgen.cli", "tandem load", context.args)
+
+
+@app.command(context_settings=FOREIGN, add_help_option=False)
+def plan(context: typer.Context) -> None:
+    """Predict the throughput and latency of a cluster from its shape."""
+    _foreign("loadgen.planner.cli", "tandem plan", context.args)
+
+
+bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.command("services")
+def bench_services(
+    model: Annotated[Path | None, typer.Option("--model", help="A model directory instead of the bundled one.")] = None,
+    json_path: Json = None,
+) -> None:
+    """What the services cost: decode overhead, exposed transfer, prefix lookup, the demonstration's start."""
+    from services.launcher.bench import run_bench
+
+    run_bench(model, json_path)
+
+
+@bench.command("kernels", context_settings=FOREIGN, add_help_option=False)
+def bench_kernels(context: typer.Context) -> None:
+    """Measure every kernel against its reference and its roof."""
+    _foreign("kernels.bench.cli", "tandem bench", ["kernels", *context.args])
+
+
+@bench.command("layer", context_settings=FOREIGN, add_help_option=False)
+def bench_layer(context: typer.Context) -> None:
+    """Measure one layer of the model."""
+    _foreign("kernels.bench.cli", "tandem bench", ["layer", *context.args])
+
+
+def command_names() -> list[str]:
+    """Every first word after `tandem`."""
+    names = [c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands]
+    return names + [group.name or "" for group in app.registered_groups]
+
+
+def _foreign(module: str, name: str, arguments: list[str]) -> None:
+    """Hand the arguments to a typer application that lives in another package."""
+    try:
+        other = importlib.import_module(module).app
+    except ModuleNotFoundError as error:
+        typer.echo(f"{name}: needs {error.name}, which is not installed here", err=True)
+        raise typer.Exit(2) from error
+    other(args=arguments, prog_name=name)
+
+
+def main() -> None:
+    """Entry point: errors of the tree end the command with one clear line and code 1."""
+    try:
+        app()
+    except TandemError as error:
+        typer.echo(f"tandem: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

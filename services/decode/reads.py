@@ -1,0 +1,168 @@
+"""Transfers from prefill instances: announcement streams on the event loop, bytes by the reader's thread."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from common.errors import PeerDisconnected, TandemError, TransferError
+from common.request import Compatibility, Handoff, TransferHello
+from common.rpc.channel import open_channel
+from common.rpc.convert_transfer import TransferEvent, TransferOpen
+from common.rpc.transfer_client import TransferStream
+from common.rpc.worker_data import TransferSource
+from common.transfer.reader import TransferReader
+from common.transfer.target import TransferTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one piece of work needs read.
+
+    Attributes:
+        first_block: blocks before it are in the cache already.
+        blocks: pool blocks by index in the sequence.
+        chain_hashes: of its full blocks.
+    """
+
+    work_id: str
+    source: TransferSource
+    first_block: int
+    blocks: tuple[int, ...]
+    chain_hashes: tuple[bytes, ...]
+
+
+class Reads:
+    """All transfers under way. Lives on the event loop; the reader's thread reports through `Outcomes`."""
+
+    def __init__(
+        self,
+        instance: str,
+        compatibility: Compatibility,
+        reader: TransferReader,
+        timeout_s: float,
+        on_unreadable: Callable[[str, TransferError], None],
+    ) -> None:
+        """
+        Args:
+            timeout_s: from its start to its last block, prefill's computing included.
+            on_unreadable: told of a transfer that failed before the reader knew of it.
+        """
+        self._instance = instance
+        self._compatibility = compatibility
+        self._reader = reader
+        self._timeout_s = timeout_s
+        self._on_unreadable = on_unreadable
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._outcomes: dict[str, asyncio.Future[TransferError | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, wanted: Wanted) -> None:
+        task = asyncio.get_running_loop().create_task(self._read(wanted))
+        self._tasks[wanted.work_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(wanted.work_id, None))
+
+    def abort(self, work_id: str) -> None:
+        """The work has ended. The reader answers with `stopped`, or `on_unreadable` is told."""
+        task = self._tasks.get(work_id)
+        if task is not None:
+            task.cancel()
+
+    def ended(self, work_id: str, error: TransferError | None) -> None:
+        """The reader is through with a transfer: None when everything landed."""
+        outcome = self._outcomes.get(work_id)
+        if outcome is not None and not outcome.done():
+            outcome.set_result(error)
+
+    async def acquaint(self, source: TransferSource) -> None:
+        """Connect to a source ahead of work, which hides half a second from its first transfer.
+
+        Raises:
+            TransferError: it cannot be reached, or is another incarnation by now.
+        """
+        async with self._stream(source, "", 0) as stream:
+            async for event in stream.events():
+                if isinstance(event, TransferHello):
+                    self._reader.connect(source.instance, event)
+                return
+
+    async def close(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def _read(self, wanted: Wanted) -> None:
+        work_id = wanted.work_id
+        outcome: asyncio.Future[TransferError | None] = asyncio.get_running_loop().create_future()
+        self._outcomes[work_id] = outcome
+        given_to_reader = False
+        try:
+            async with self._stream(wanted.source, work_id, wanted.first_block) as stream:
+                events = stream.events()
+                hello = await anext(events)
+                if not isinstance(hello, TransferHello):
+                    raise TransferError(f"{wanted.source.instance} did not begin with who it is")
+                given_to_reader = True
+                self._reader.start(self._target(wanted, hello))
+                announcements = asyncio.ensure_future(self._forward(work_id, events))
+                ends: set[asyncio.Future[Any]] = {announcements, outcome}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if not outcome.done():
+                    self._reader.fail(work_id, _as_transfer_error(announcements.exception()))
+                error = await outcome
+                announcements.cancel()
+                await (stream.release() if error is None else stream.abort(str(error)))
+        except TandemError as error:
+            failure = _as_transfer_error(error)
+            if not given_to_reader:
+                self._on_unreadable(work_id, failure)
+            if isinstance(failure, PeerDisconnected):
+                self._reader.fence(wanted.source.instance, wanted.source.incarnation)
+        except asyncio.CancelledError:
+            if given_to_reader:
+                self._reader.abort(work_id)
+            else:
+                self._on_unreadable(work_id, TransferError("the work ended before its transfer began"))
+            raise
+        finally:
+            del self._outcomes[work_id]
+
+    async def _forward(self, work_id: str, events: AsyncIterator[TransferEvent]) -> None:
+        async for event in events:
+            match event:
+                case tuple():
+                    self._reader.announce(work_id, event)
+                case Handoff():
+                    self._reader.handoff(work_id, event)
+
+    def _target(self, wanted: Wanted, hello: TransferHello) -> TransferTarget:
+        return TransferTarget(
+            work_id=wanted.work_id,
+            peer=wanted.source.instance,
+            hello=hello,
+            first_block=wanted.first_block,
+            blocks=wanted.blocks,
+            chain_hashes=wanted.chain_hashes,
+            deadline_s=time.monotonic() + self._timeout_s,
+        )
+
+    def _stream(self, source: TransferSource, work_id: str, first_block: int) -> TransferStream:
+        channel = self._channels.get(source.address)
+        if channel is None:
+            channel = self._channels[source.address] = open_channel(source.address)
+        opening = TransferOpen(work_id, self._instance, source.incarnation, self._compatibility, first_block)
+        return TransferStream(channel, source.address, opening)
+
+
+def _as_transfer_error(error: BaseException | None) -> TransferError:
+    if isinstance(error, TransferError):
+        return error
+    return TransferError(str(error) if error is not None else "the announcements ended early")

@@ -1,0 +1,116 @@
+"""`tandem generate` and `tandem chat`: a client in the terminal."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from common.errors import InvalidInput
+from common.rpc.clients import InferenceClient
+from common.rpc.inference_data import ChatMessage, GenerateRequest, Ledger, SamplingOptions, Stopping, Usage
+from services.launcher.run_directory import find_endpoint
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one request gave, with the times at which the client saw it."""
+
+    request_id: str = ""
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    ledger: Ledger = field(default_factory=Ledger)
+    first_token_s: float = 0.0  # after sending
+    total_s: float = 0.0
+
+
+async def ask(client: InferenceClient, request: GenerateRequest, *, show: bool) -> Answer:
+    """Send one request of one choice and, with `show`, print its text as it comes."""
+    answer = Answer()
+    begun_s = time.monotonic()
+    async for delta in client.generate(request):
+        if not answer.first_token_s and delta.token_ids:
+            answer.first_token_s = time.monotonic() - begun_s
+        answer.request_id = delta.request_id
+        answer.text += delta.text
+        answer.token_ids += delta.token_ids
+        answer.usage = delta.usage or answer.usage
+        answer.ledger = delta.ledger or answer.ledger
+        if show and delta.text:
+            sys.stdout.write(delta.text)
+            sys.stdout.flush()
+    answer.total_s = time.monotonic() - begun_s
+    if show:
+        sys.stdout.write("\n")
+    return answer
+
+
+def scheduler_address(at: str) -> str:
+    """The address that was given, or the first scheduler of the cluster that runs here."""
+    if at and ":" not in at:
+        raise InvalidInput("--at", at, "host:port")
+    return at or find_endpoint().schedulers[0]
+
+
+def run_generate(
+    text: str, at: str, max_tokens: int, temperature: float | None, seed: int | None, *, stats: bool
+) -> None:
+    request = GenerateRequest(
+        text=text,
+        sampling=SamplingOptions(temperature=temperature, seed=seed),
+        stopping=Stopping(max_tokens=max_tokens),
+    )
+
+    async def once() -> Answer:
+        async with InferenceClient(scheduler_address(at)) as client:
+            sys.stdout.write(text)
+            return await ask(client, request, show=True)
+
+    answer = _interruptible(once())
+    if stats and answer is not None:
+        _print_stats(answer)
+
+
+def run_chat(at: str, max_tokens: int, temperature: float | None, seed: int | None) -> None:
+    asyncio.run(_chat(scheduler_address(at), max_tokens, SamplingOptions(temperature=temperature, seed=seed)))
+
+
+async def _chat(address: str, max_tokens: int, sampling: SamplingOptions) -> None:
+    turns: list[ChatMessage] = []
+    async with InferenceClient(address) as client:
+        while True:
+            try:
+                said = (await asyncio.to_thread(input, "you> ")).strip()
+            except EOFError:
+                said = ""
+            if not said:
+                return
+            turns.append(ChatMessage("user", said))
+            request = GenerateRequest(chat=tuple(turns), sampling=sampling, stopping=Stopping(max_tokens=max_tokens))
+            answer = await ask(client, request, show=True)
+            turns.append(ChatMessage("assistant", answer.text))
+
+
+def _interruptible(work: Coroutine[None, None, Answer]) -> Answer | None:
+    """Ctrl-C leaves the stream, which cancels the request on the server."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+        return None
+
+
+def _print_stats(answer: Answer) -> None:
+    usage = answer.usage
+    console = Console(stderr=True)
+    console.print(
+        f"{answer.request_id}: {usage.prompt_tokens} prompt tokens ({usage.cached_tokens} cached), "
+        f"{usage.completion_tokens} generated, {usage.accepted_tokens} of {usage.drafted_tokens} drafts accepted, "
+        f"first token after {answer.first_token_s * 1000:.0f} ms, {answer.total_s:.2f} s in all",
+        highlight=False,
+    )
+    for part, seconds in answer.ledger.entries:
+        console.print(f"  {part:18} {seconds * 1000:10.1f} ms", highlight=False)

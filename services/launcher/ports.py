@@ -1,0 +1,25 @@
+"""Free ports of this machine."""
+
+import socket
+from contextlib import ExitStack
+
+from common.errors import DependencyUnavailable
+
+_ATTEMPTS = 100
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> int:
+    """The first of `count` consecutive ports nobody listens on now.
+
+    Another process may still be quicker; its victim then ends with an error that names the port.
+    """
+    for _ in range(_ATTEMPTS):
+        with ExitStack() as held:
+            first = int(held.enter_context(socket.create_server((host, 0))).getsockname()[1])
+            try:
+                for port in range(first + 1, first + count):
+                    held.enter_context(socket.create_server((host, port)))
+            except (OSError, OverflowError):
+                continue
+            return first
+    raise DependencyUnavailable(f"no {count} consecutive free ports on {host} in {_ATTEMPTS} attempts")

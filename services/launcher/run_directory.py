@@ -1,0 +1,110 @@
+"""Where a running cluster writes its logs, its resolved configuration and its endpoints, and how others find it."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from common.errors import ConfigError, DependencyUnavailable
+
+RUNS = "TANDEM_RUNS"  # environment: the directory of run directories, ./run unless set
+_ENDPOINT = "endpoint.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a client or a tool needs to reach a cluster of this machine."""
+
+    cluster: str
+    model: str
+    pid: int  # of the launcher
+    schedulers: tuple[str, ...]  # host:port of the gRPC front door, by replica
+    http: tuple[str, ...]
+    metrics: tuple[str, ...]  # every process's
+    redis_url: str
+    nats_url: str
+
+
+def runs_directory() -> Path:
+    return Path(os.environ.get(RUNS, "run"))
+
+
+class RunDirectory:
+    """One cluster's directory. Made new for each start; what an ended cluster left there is overwritten."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path) -> "RunDirectory":
+        """Make the directory, empty of an earlier run's logs.
+
+        Raises:
+            ConfigError: a live cluster is using it.
+        """
+        run = cls(path)
+        if (endpoint := run.live_endpoint()) is not None:
+            raise ConfigError(f"{path}: in use by cluster {endpoint.cluster}, process {endpoint.pid}")
+        run.logs.mkdir(parents=True, exist_ok=True)
+        for log in run.logs.glob("*.log"):
+            log.unlink()
+        run.remove_endpoint()
+        return run
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, ports and addresses filled in."""
+        return self.path / "cluster.yaml"
+
+    def write_endpoint(self, endpoint: Endpoint) -> None:
+        scratch = self.path / f".{_ENDPOINT}"
+        scratch.write_text(json.dumps(asdict(endpoint), indent=1) + "\n", encoding="utf-8")
+        scratch.replace(self.path / _ENDPOINT)
+
+    def remove_endpoint(self) -> None:
+        (self.path / _ENDPOINT).unlink(missing_ok=True)
+
+    def live_endpoint(self) -> Endpoint | None:
+        """The endpoint, if the launcher that wrote it still runs."""
+        try:
+            text = (self.path / _ENDPOINT).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        endpoint = TypeAdapter(Endpoint).validate_json(text)
+        return endpoint if _alive(endpoint.pid) else None
+
+
+def find_endpoint(runs: Path | None = None) -> Endpoint:
+    """The one cluster that runs here.
+
+    Raises:
+        DependencyUnavailable: none runs, or several do; says what was looked at.
+    """
+    directory = runs or runs_directory()
+    found = [
+        endpoint
+        for path in (sorted(directory.iterdir()) if directory.is_dir() else [])
+        if path.is_dir() and (endpoint := RunDirectory(path).live_endpoint()) is not None
+    ]
+    if not found:
+        raise DependencyUnavailable(f"no cluster runs under {directory.absolute()}; start one with `tandem up`")
+    if len(found) > 1:
+        names = ", ".join(f"{endpoint.cluster} at {endpoint.schedulers[0]}" for endpoint in found)
+        raise DependencyUnavailable(f"several clusters run under {directory.absolute()} ({names}); name one with --at")
+    return found[0]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,48 @@
+"""The pools of a running cluster, as a table."""
+
+import asyncio
+
+from common.rpc.clients import InferenceClient
+from common.rpc.inference_data import ClusterInfo
+from rich.console import Console
+from rich.table import Table
+
+from services.launcher.ask import scheduler_address
+
+
+def run_status(at: str) -> None:
+    Console().print(pools_table(asyncio.run(cluster_of(scheduler_address(at)))))
+
+
+async def cluster_of(address: str, timeout_s: float = 5.0) -> ClusterInfo:
+    async with InferenceClient(address) as client:
+        return await client.cluster(timeout_s)
+
+
+def pools_table(cluster: ClusterInfo) -> Table:
+    table = Table(title=f"{cluster.model}: {cluster.live_requests} live requests")
+    for name in ("instance", "group", "state", "running", "queued tokens", "blocks used", "step", "address"):
+        table.add_column(name, justify="right" if name in {"running", "queued tokens", "step"} else "left")
+    for i in cluster.instances:
+        used = i.total_blocks - i.free_blocks
+        blocks = f"{_bar(used, i.total_blocks)} {used}/{i.total_blocks}"
+        step = f"{i.step_ms:.1f} ms" if i.step_ms else "-"
+        table.add_row(i.instance, i.group, i.state, str(i.running), str(i.queued_tokens), blocks, step, i.address)
+    return table
+
+
+def pools_line(cluster: ClusterInfo) -> str:
+    """The same in one line, for logs."""
+    pools = []
+    for role in ("prefill", "decode"):
+        instances = [i for i in cluster.instances if i.role == role]
+        ready = sum(i.state == "ready" for i in instances)
+        running = sum(i.running for i in instances)
+        queued = sum(i.queued_tokens for i in instances)
+        pools.append(f"{role}: {ready}/{len(instances)} ready, {running} running, {queued} tokens queued")
+    return "; ".join([f"{cluster.live_requests} live requests", *pools])
+
+
+def _bar(used: int, total: int, width: int = 10) -> str:
+    filled = round(width * used / total) if total else 0
+    return "█" * filled + "░" * (width - filled)

@@ -1,0 +1,81 @@
+"""Who is taken, who waits and who is shed. Pure functions of plain data; `turns.py` acts on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.errors import Overloaded
+from services.scheduler.placement import DecodeState, PrefillState
+from services.scheduler.settings import AdmissionPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What stands before a request that arrives now."""
+
+    live: int  # requests of this replica
+    waiting: int  # of them, without their turn yet
+    waiting_tokens: float  # prompt tokens of these
+    unplaced_tokens: float  # given their turn, not yet at an instance
+    unplaced: int
+    on_the_way: int  # pieces of work in prefill that will need a seat at decode
+    departures_per_s: float  # choices that end, recent average
+    fullest_tenant_waiting: float  # by weight
+    tenant_waiting: float  # of the arriving request's tenant, by weight
+
+
+def may_dispatch(
+    prefill: Sequence[PrefillState], decode: Sequence[DecodeState], backlog: Backlog, policy: AdmissionPolicy
+) -> bool:
+    """Whether the next request in line can go to an instance now.
+
+    Work is kept here, where it is fair between tenants, until some prefill instance runs low and decode has a seat.
+    """
+    if not prefill or not decode:
+        return False
+    unplaced_each = backlog.unplaced_tokens / len(prefill)
+    shortest_s = min((state.queued_tokens + unplaced_each) / state.tokens_per_s for state in prefill)
+    seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
+    return shortest_s <= policy.dispatch_ahead_s and seats > 0
+
+
+def predicted_wait_s(prefill: Sequence[PrefillState], decode: Sequence[DecodeState], backlog: Backlog) -> float:
+    """Until the turn of a request that arrives now: the slower of prefill's backlog and decode's seats."""
+    rate = sum(state.tokens_per_s for state in prefill)
+    ahead = backlog.waiting_tokens + backlog.unplaced_tokens
+    prefill_s = (ahead + sum(state.queued_tokens for state in prefill)) / rate if rate else 0.0
+    seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
+    missing = backlog.waiting + 1 - seats
+    decode_s = missing / backlog.departures_per_s if missing > 0 and backlog.departures_per_s > 0 else 0.0
+    return max(prefill_s, decode_s)
+
+
+def admit(
+    prompt_tokens: int,
+    budget_s: float | None,
+    prefill: Sequence[PrefillState],
+    decode: Sequence[DecodeState],
+    backlog: Backlog,
+    policy: AdmissionPolicy,
+) -> bool:
+    """Take a request that arrives now, or shed it at once with a hint when a retry has a chance.
+
+    Returns:
+        True when there is room; False when it takes the place of the last one of the tenant that waits most.
+
+    Raises:
+        Overloaded
+    """
+    if backlog.live >= policy.max_live:
+        raise Overloaded(f"{backlog.live} live requests, the most this replica takes", policy.retry_after_s)
+    wait_s = predicted_wait_s(prefill, decode, backlog)
+    rate = max((state.tokens_per_s for state in prefill), default=0.0)
+    first_token_s = wait_s + (prompt_tokens / rate if rate and not backlog.waiting else 0.0)
+    if budget_s is not None and wait_s > budget_s:
+        what = f"a first token is predicted in {first_token_s:.1f} s, the deadline leaves {budget_s:.1f} s"
+        raise Overloaded(what, max(policy.retry_after_s, wait_s - budget_s))
+    if backlog.waiting < policy.max_waiting and wait_s <= policy.max_wait_s:
+        return True
+    if backlog.tenant_waiting + 1 < backlog.fullest_tenant_waiting:
+        return False
+    what = f"{backlog.waiting} requests wait, predicted for {wait_s:.1f} s"
+    raise Overloaded(what, max(policy.retry_after_s, wait_s - policy.max_wait_s))

@@ -1,0 +1,146 @@
+"""The scheduler as its edges see it: requests in, deltas out, and what it knows of itself."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from common.errors import Draining, DuplicateRequest, InvalidInput, TandemError, UnknownModel
+from common.rpc.inference_data import ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
+from services.scheduler.front_door import ValidRequest, validate
+from services.scheduler.journey import Itinerary, Journey
+from services.scheduler.model_card import ModelCard
+
+_LONG_CHARS = 4096  # longer prompts are encoded beside the event loop, which serves everybody
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    request: GenerateRequest
+    fresh_id: str
+    fresh_seed: int
+
+
+class Core:
+    """One replica. Owns the requests whose streams it holds."""
+
+    def __init__(self, card: ModelCard, itinerary: Itinerary) -> None:
+        self._card = card
+        self._with = itinerary
+        self._live: dict[str, Journey] = {}
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def live_requests(self) -> int:
+        return len(self._live)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    async def generate(self, request: GenerateRequest, budget_s: float | None = None) -> AsyncGenerator[Delta, None]:
+        """Leaving early ends the request on every worker.
+
+        Args:
+            budget_s: what is left of the call's own deadline; the request's counts too.
+
+        Raises:
+            TandemError
+        """
+        start_s = self._with.clock.now_s()
+        try:
+            journey, request_id = await self._begin(request, start_s, budget_s)
+        except TandemError as error:
+            self._with.around.metrics.count_failure(error)
+            raise
+        try:
+            while (delta := await journey.take()) is not None:
+                yield delta
+        finally:
+            journey.cancel("the client left")
+            await journey.ended()
+            del self._live[request_id]
+            if not self._live:
+                self._idle.set()
+
+    def cancel(self, request_id: str) -> bool:
+        """Whether it was live here."""
+        journey = self._live.get(request_id)
+        if journey is None:
+            return False
+        journey.cancel("cancelled by request")
+        return True
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take nothing new, let live requests end, and cancel what is left after `timeout_s`."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            journeys = list(self._live.values())
+            for journey in journeys:
+                journey.cancel("the scheduler shuts down")
+            await asyncio.gather(*(journey.ended() for journey in journeys))
+
+    def model(self, name: str) -> ModelInfo:
+        if name and name != self._card.name:
+            raise UnknownModel("model", name, f"served here: {self._card.name}")
+        agreed = self._with.around.fleet.compatibility
+        return ModelInfo(
+            model=self._card.name,
+            fingerprint=agreed.model_fingerprint if agreed else "",
+            vocab_tokens=self._card.vocab_tokens,
+            context_tokens=self._card.context_tokens,
+            block_tokens=self._with.around.settings.placement.block_tokens,
+            draft_tokens=agreed.draft_tokens if agreed else 0,
+            default_sampling=self._card.default_sampling,
+            has_tokenizer=self._with.tokenizer is not None,
+        )
+
+    def cluster(self) -> ClusterInfo:
+        fleet, identity = self._with.around.fleet, self._with.work_ids.identity
+        return ClusterInfo(self._card.name, fleet.infos(), identity, len(self._live))
+
+    def explain(self, request_id: str) -> Explanation:
+        explanation = self._with.explained.get(request_id)
+        if explanation is None:
+            raise InvalidInput("request_id", request_id, "a request that ended here recently")
+        return explanation
+
+    async def _begin(self, request: GenerateRequest, start_s: float, budget_s: float | None) -> tuple[Journey, str]:
+        if self._draining:
+            raise Draining("this scheduler shuts down; ask another")
+        arrival = _Arrival(request, f"req-{secrets.token_hex(12)}", secrets.randbits(62))
+        self._refuse_duplicate(request.request_id)
+        valid = await self._validate(arrival)
+        self._refuse_duplicate(valid.request_id)
+        budgets = [budget_s, None if valid.deadline_ms is None else valid.deadline_ms / 1000]
+        deadlines = [start_s + budget for budget in budgets if budget is not None]
+        journey = Journey(valid, self._with, start_s, min(deadlines, default=None))
+        self._live[valid.request_id] = journey
+        self._idle.clear()
+        journey.start()
+        return journey, valid.request_id
+
+    async def _validate(self, arrival: _Arrival) -> ValidRequest:
+        request = arrival.request
+        chars = len(request.text or "") + sum(len(message.content) for message in request.chat or ())
+        if chars > _LONG_CHARS:
+            return await asyncio.to_thread(self._validate_now, arrival)
+        return self._validate_now(arrival)
+
+    def _validate_now(self, arrival: _Arrival) -> ValidRequest:
+        return validate(
+            arrival.request,
+            self._card,
+            self._with.tokenizer,
+            fresh_id=arrival.fresh_id,
+            fresh_seed=arrival.fresh_seed,
+        )
+
+    def _refuse_duplicate(self, request_id: str) -> None:
+        if request_id in self._live:
+            raise DuplicateRequest("request_id", request_id, "not that of a live request")

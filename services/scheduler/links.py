@@ -1,0 +1,38 @@
+"""What a replica hangs on outside: Redis and NATS. Both are waited for at the start, within their bounds."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from common.clock import Clock
+from common.config.cluster import EMBEDDED, ClusterConfig
+from common.errors import ConfigError
+from common.state.connect import connect_redis
+from common.state.keys import Keys
+from common.state.prefix_index import PrefixIndex
+from common.state.worker_leases import WorkerLeases
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    leases: WorkerLeases
+    index: PrefixIndex
+
+
+@asynccontextmanager
+async def open_links(config: ClusterConfig, clock: Clock) -> AsyncIterator[Links]:
+    """
+    Raises:
+        DependencyUnavailable: one of them did not answer within its `start_timeout_s`.
+        ConfigError: the file still says that somebody else will start them.
+    """
+    for field, url in (("redis.url", config.redis.url), ("nats.url", config.nats.url)):
+        if url == EMBEDDED:
+            raise ConfigError(f"{field} = {url}: only `tandem up` starts its own; a single process needs the address")
+    redis = await connect_redis(config.redis.url, config.redis.timeout_s, config.redis.start_timeout_s)
+    try:
+        keys = Keys(config.cluster)
+        index = PrefixIndex(redis, keys, clock, config.scheduler.lookup_budget_ms / 1000)
+        yield Links(WorkerLeases(redis, keys), index)
+    finally:
+        await redis.aclose()

@@ -1,0 +1,88 @@
+"""A scheduler replica's process: ``python -m services.scheduler.main --config FILE --replica N``."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from common.clock import MonotonicClock
+from common.config.cluster import ClusterConfig
+from common.config.load import load_cluster
+from common.errors import InternalError, TandemError
+from common.rpc.server import Health, build_server, start_server
+from common.telemetry.exporter import MetricsExporter
+from common.telemetry.logs import configure_logs, get_log
+from services.scheduler.http_edge import HttpEdge
+from services.scheduler.links import open_links
+from services.scheduler.model_card import read_model_card
+from services.scheduler.replica import build_replica
+from services.scheduler.servicer import SERVICE, register
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.tokenizer import Tokenizer
+from services.scheduler.upkeep import keep_up
+
+log = get_log(__name__)
+STREAM_GRACE_S = 2.0
+
+
+async def serve(config: ClusterConfig, number: int) -> None:
+    """Run replica `number` until SIGTERM or SIGINT, then drain."""
+    place, clock, registry = config.scheduler, MonotonicClock(), CollectorRegistry()
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    directory = Path(config.model.path)
+    card = read_model_card(directory, config.model.name, config.context_tokens)
+    tokenizer = Tokenizer.load(directory)
+    settings = SchedulerSettings.of(f"scheduler-{number}", config)
+    async with open_links(config, clock) as links:
+        replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
+        health, server = Health(), build_server()
+        register(replica.core, server)
+        spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""
+        edge = HttpEdge(replica.core, spell, replica.ready)
+        exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number)
+        http_port = await edge.start(place.host, place.http_port and place.http_port + number)
+        port = await start_server(server, f"{place.host}:{place.port and place.port + number}", health, [SERVICE])
+        log.info("serving", port=port, http_port=http_port, metrics_port=exporter.port, identity=replica.identity)
+
+        upkeep = asyncio.create_task(keep_up(replica, links, health))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({upkeep, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        broken = upkeep.done()
+
+        log.info("draining", live_requests=replica.core.live_requests)
+        await replica.core.drain(0.0 if broken else place.drain_timeout_s)
+        await edge.close()
+        await server.stop(STREAM_GRACE_S)
+        await replica.background.end()
+        exporter.close()
+        for task in (upkeep, stopping):
+            task.cancel()
+        await asyncio.wait({upkeep, stopping})
+        if broken:
+            raise InternalError("upkeep ended") from upkeep.exception()
+    log.info("closed")
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="services.scheduler", description="One replica of the scheduler.")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--replica", type=int, default=0)
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    given = parser.parse_args(argv)
+    configure_logs(f"scheduler-{given.replica}", form=given.log_format)
+    try:
+        asyncio.run(serve(load_cluster(given.config), given.replica))
+    except TandemError as error:
+        log.error(str(error), error=error.__cause__)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

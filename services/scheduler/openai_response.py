@@ -1,0 +1,136 @@
+"""Our deltas to OpenAI's answers: chunks of a stream, or one object. Pure."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import InvalidInput, Overloaded, TandemError
+from common.request import FinishReason, PositionLogprobs
+from common.rpc.inference_data import Delta, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What every object of one answer says of itself. `spell` gives a token's bytes."""
+
+    chat: bool
+    model: str
+    created_s: int
+    spell: Callable[[int], bytes]
+
+    def ident(self, request_id: str) -> str:
+        return f"{'chatcmpl' if self.chat else 'cmpl'}-{request_id}"
+
+
+@dataclass(slots=True)
+class Whole:
+    """Deltas of an answer that is not streamed, by choice."""
+
+    request_id: str = ""
+    texts: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, list[tuple[int, PositionLogprobs]]] = field(default_factory=dict)
+    finish: dict[int, FinishReason] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, delta: Delta) -> None:
+        self.request_id = delta.request_id
+        self.texts[delta.choice] = self.texts.get(delta.choice, "") + delta.text
+        self.logprobs.setdefault(delta.choice, []).extend(delta.logprobs)
+        if delta.finish_reason is not None:
+            self.finish[delta.choice] = delta.finish_reason
+        if delta.usage is not None:
+            self.usage = delta.usage
+
+
+def whole_object(heading: Heading, whole: Whole, *, with_logprobs: bool) -> dict[str, Any]:
+    choices = []
+    for index in sorted(whole.texts):
+        logprobs = _logprobs(heading, whole.logprobs[index]) if with_logprobs else None
+        choice = {"index": index, "logprobs": logprobs, "finish_reason": whole.finish[index].value}
+        text = whole.texts[index]
+        choice |= {"message": {"role": "assistant", "content": text}} if heading.chat else {"text": text}
+        choices.append(choice)
+    return {
+        "id": heading.ident(whole.request_id),
+        "object": "chat.completion" if heading.chat else "text_completion",
+        "created": heading.created_s,
+        "model": heading.model,
+        "choices": choices,
+        "usage": usage_object(whole.usage),
+    }
+
+
+def chunk_object(heading: Heading, delta: Delta, *, first: bool, with_logprobs: bool) -> dict[str, Any]:
+    """One chunk of a stream; `first` of its choice."""
+    logprobs = _logprobs(heading, delta.logprobs) if with_logprobs and delta.logprobs else None
+    finish = None if delta.finish_reason is None else delta.finish_reason.value
+    choice: dict[str, Any] = {"index": delta.choice, "logprobs": logprobs, "finish_reason": finish}
+    if heading.chat:
+        role = {"role": "assistant"} if first else {}
+        choice["delta"] = role | ({"content": delta.text} if delta.text or first else {})
+    else:
+        choice["text"] = delta.text
+    return _chunk(heading, delta.request_id) | {"choices": [choice]}
+
+
+def usage_chunk(heading: Heading, request_id: str, usage: Usage) -> dict[str, Any]:
+    return _chunk(heading, request_id) | {"choices": [], "usage": usage_object(usage)}
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "accepted_prediction_tokens": usage.accepted_tokens,
+            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+        },
+    }
+
+
+def error_object(error: TandemError) -> dict[str, Any]:
+    kind = "invalid_request_error" if isinstance(error, InvalidInput) else "server_error"
+    if isinstance(error, Overloaded):
+        kind = "rate_limit_error"
+    param = error.field if isinstance(error, InvalidInput) else None
+    return {"error": {"message": str(error), "type": kind, "param": param, "code": error.reason.lower()}}
+
+
+def sse(document: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(document, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+def _chunk(heading: Heading, request_id: str) -> dict[str, Any]:
+    return {
+        "id": heading.ident(request_id),
+        "object": "chat.completion.chunk" if heading.chat else "text_completion",
+        "created": heading.created_s,
+        "model": heading.model,
+    }
+
+
+def _logprobs(heading: Heading, positions: Sequence[tuple[int, PositionLogprobs]]) -> dict[str, Any]:
+    if heading.chat:
+        content = []
+        for token_id, position in positions:
+            entry = _spelled(heading, token_id, position.chosen)
+            content.append(entry | {"top_logprobs": [_spelled(heading, i, value) for i, value in position.top]})
+        return {"content": content}
+    tokens = [_text(heading, token_id) for token_id, _ in positions]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [position.chosen for _, position in positions],
+        "top_logprobs": [{_text(heading, i): value for i, value in position.top} for _, position in positions],
+    }
+
+
+def _spelled(heading: Heading, token_id: int, logprob: float) -> dict[str, Any]:
+    return {"token": _text(heading, token_id), "logprob": logprob, "bytes": list(heading.spell(token_id))}
+
+
+def _text(heading: Heading, token_id: int) -> str:
+    return heading.spell(token_id).decode(errors="replace")

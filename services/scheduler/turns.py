@@ -1,0 +1,134 @@
+"""Requests get their turn: the queue of those that wait, and the gate that lets them go."""
+
+import asyncio
+from dataclasses import dataclass
+
+from common.clock import Clock
+from common.errors import Overloaded
+from services.scheduler.admission import Backlog, admit, may_dispatch
+from services.scheduler.fair_queue import FairQueue
+from services.scheduler.fleet import Fleet
+from services.scheduler.settings import AdmissionPolicy
+
+_RATE_WEIGHT = 0.1  # of the newest gap in the moving average of departures
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """A place in the queue, then the right to be placed."""
+
+    tokens: int
+    choices: int
+    granted: asyncio.Future[None]
+
+
+class Turns:
+    """Everything that changes what may go calls `pump`."""
+
+    def __init__(self, clock: Clock, fleet: Fleet, policy: AdmissionPolicy) -> None:
+        self._clock = clock
+        self._fleet = fleet
+        self._policy = policy
+        self._queue: FairQueue[Turn] = FairQueue(policy.tenant_weights)
+        self._unplaced: dict[Turn, None] = {}
+        self._live = 0
+        self._departure_s = clock.now_s()
+        self._departure_gap_s: float | None = None
+        self._pumping = False
+        fleet.changed = self.pump
+
+    @property
+    def live(self) -> int:
+        return self._live
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def waiting_of(self, tenant: str) -> float:
+        """Waiting requests of one tenant, by weight."""
+        return self._queue.count(tenant)
+
+    async def take(self, tenant: str, priority: int, tokens: int, choices: int, deadline_s: float | None) -> Turn:
+        """Wait for the turn of a request; `leave` must follow, whatever happens after.
+
+        Raises:
+            Overloaded: shed on arrival, displaced by a tenant that waits less, or not reached in time.
+        """
+        now_s = self._clock.now_s()
+        budget_s = None if deadline_s is None else deadline_s - now_s
+        prefill, decode = self._fleet.prefill_states(), self._fleet.decode_states()
+        if not admit(tokens, budget_s, prefill, decode, self._backlog(tenant), self._policy):
+            self._displace()
+        turn = Turn(tokens, choices, asyncio.get_running_loop().create_future())
+        self._live += 1
+        self._queue.push(tenant, priority, tokens * choices, turn)
+        self.pump()
+        try:
+            async with asyncio.timeout(self._policy.max_wait_s):
+                await turn.granted
+        except TimeoutError as error:
+            self._abandon(tenant, turn)
+            missing = [role for role, one in (("prefill", prefill), ("decode", decode)) if not one]
+            what = f"no {missing[0]} instance" if missing else "its turn did not come"
+            raise Overloaded(f"{what} in {self._policy.max_wait_s:g} s", self._policy.retry_after_s) from error
+        except BaseException:
+            self._abandon(tenant, turn)
+            raise
+        return turn
+
+    def placed(self, turn: Turn) -> None:
+        """The turn's work is booked at an instance."""
+        self._unplaced.pop(turn, None)
+        self.pump()
+
+    def leave(self, turn: Turn) -> None:
+        """The request ended."""
+        self._unplaced.pop(turn, None)
+        self._live -= 1
+        now_s = self._clock.now_s()
+        gap_s = (now_s - self._departure_s) / turn.choices
+        average = gap_s if self._departure_gap_s is None else self._departure_gap_s
+        self._departure_gap_s = average + _RATE_WEIGHT * (gap_s - average)
+        self._departure_s = now_s
+        self.pump()
+
+    def pump(self) -> None:
+        """Let go what may go."""
+        if self._pumping or not self._queue:
+            return
+        self._pumping = True
+        prefill, decode = self._fleet.prefill_states(), self._fleet.decode_states()
+        while self._queue and may_dispatch(prefill, decode, self._backlog(""), self._policy):
+            turn = self._queue.pop()
+            if not turn.granted.done():  # else it is being cancelled just now
+                self._unplaced[turn] = None
+                turn.granted.set_result(None)
+        self._pumping = False
+
+    def _backlog(self, tenant: str) -> Backlog:
+        return Backlog(
+            live=self._live,
+            waiting=len(self._queue),
+            waiting_tokens=self._queue.waiting_cost,
+            unplaced_tokens=sum(turn.tokens * turn.choices for turn in self._unplaced),
+            unplaced=sum(turn.choices for turn in self._unplaced),
+            on_the_way=self._fleet.on_the_way,
+            departures_per_s=1 / self._departure_gap_s if self._departure_gap_s else 0.0,
+            fullest_tenant_waiting=self._queue.count(self._queue.longest_tenant()) if self._queue else 0.0,
+            tenant_waiting=self._queue.count(tenant),
+        )
+
+    def _displace(self) -> None:
+        tenant = self._queue.longest_tenant()
+        turn = self._queue.last_of(tenant)
+        self._queue.remove(tenant, turn)
+        if not turn.granted.done():
+            what = "the queue is full and this tenant has most requests in it"
+            turn.granted.set_exception(Overloaded(what, self._policy.retry_after_s))
+
+    def _abandon(self, tenant: str, turn: Turn) -> None:
+        self._queue.remove(tenant, turn)
+        self._unplaced.pop(turn, None)
+        self._live -= 1
+        self.pump()

@@ -1,0 +1,109 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.config.cluster import ClusterConfig
+from common.config.load import dump_cluster, load_cluster, parse_cluster
+from common.errors import CheckpointError, ConfigError
+
+MODEL: dict[str, Any] = {"path": "model", "name": "tiny"}
+CHECKPOINT = (
+    '{"n_routed_experts": 16, "num_attention_heads": 6, "max_position_embeddings": 8192, "num_nextn_predict_layers": 1}'
+)
+
+
+def write(directory: Path, document: dict[str, Any], checkpoint: str | None = CHECKPOINT) -> Path:
+    (directory / "model").mkdir()
+    if checkpoint is not None:
+        (directory / "model" / "config.json").write_text(checkpoint)
+    file = directory / "cluster.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def test_defaults_are_enough_and_the_model_path_is_taken_from_the_file(tmp_path: Path) -> None:
+    config = load_cluster(write(tmp_path, {"model": MODEL}))
+    assert config.model.path == str(tmp_path / "model")
+    assert config.context_blocks == 64
+
+
+def test_settings_go_over_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, {"model": MODEL, "decode": {"blocks": 100}})
+    config = load_cluster(file, ["decode.parallel.ep=2", "decode.blocks=200", "model.name=other"])
+    assert (config.decode.parallel.ep, config.decode.blocks, config.model.name) == (2, 200, "other")
+
+
+def test_the_dump_reads_back_equal() -> None:
+    config = ClusterConfig.model_validate({"model": MODEL, "prefill": {"parallel": {"ep": 4, "tp": 2}}})
+    assert parse_cluster(yaml.safe_load(dump_cluster(config)), "dump") == config
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ({}, ["model: must be given"]),
+        ({"model": MODEL, "decod": {}}, ["decod: no such field"]),
+        ({"model": MODEL, "decode": {"parallel": {"ep": 3, "tp": 2}}}, ["decode.parallel", "ep = 3", "tp = 2"]),
+        ({"model": MODEL, "decode": {"parallel": {"ep": 4, "instances_per_pod": 3}}}, ["instances_per_pod = 3", "4"]),
+        ({"model": MODEL, "prefill": {"blocks": 10}}, ["prefill.blocks = 10", "context_tokens = 4096", "64"]),
+        ({"model": MODEL, "draft_tokens": -1}, ["draft_tokens = -1", "greater than or equal to 0"]),
+        ({"model": MODEL, "cluster": "a b"}, ["cluster = 'a b'"]),
+        ({"model": MODEL, "decode": {"landing_blocks": 8}}, ["draining_blocks_limit = 48", "landing_blocks = 8"]),
+        ({"model": MODEL | {"dtype": "fp4"}, "block_tokens": 0}, ["model.dtype = 'fp4'", "block_tokens = 0"]),
+        ({"model": MODEL, "prefill": {"lease_s": float("inf")}}, ["prefill.lease_s"]),
+    ],
+)
+def test_a_bad_file_is_refused_with_file_field_value_and_limit(
+    tmp_path: Path, document: dict[str, Any], named: list[str]
+) -> None:
+    file = write(tmp_path, document)
+    with pytest.raises(ConfigError) as refusal:
+        load_cluster(file)
+    for part in [str(file), *named]:
+        assert part in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (["decode.parallel.ep=3"], ["decode.parallel.ep = 3", "16 routed experts"]),
+        (["prefill.parallel.ep=4", "prefill.parallel.tp=4"], ["prefill.parallel.tp = 4", "6 attention heads"]),
+        (["context_tokens=9000", "prefill.blocks=999", "decode.blocks=999"], ["context_tokens = 9000", "8192"]),
+        (["decode.blocks.x"], ["dotted.field=value"]),
+        (["model.name.x=1"], ["name is a value"]),
+    ],
+)
+def test_what_the_model_does_not_allow_is_refused(tmp_path: Path, settings: list[str], named: list[str]) -> None:
+    file = write(tmp_path, {"model": MODEL})
+    with pytest.raises(ConfigError) as refusal:
+        load_cluster(file, settings)
+    for part in named:
+        assert part in str(refusal.value)
+
+
+def test_drafts_need_an_mtp_layer(tmp_path: Path) -> None:
+    file = write(tmp_path, {"model": MODEL}, checkpoint="{}")
+    with pytest.raises(ConfigError, match="draft_tokens = 1: the model has no MTP layer"):
+        load_cluster(file)
+    assert load_cluster(file, ["draft_tokens=0"]).draft_tokens == 0
+
+
+@pytest.mark.parametrize("checkpoint", [None, "{", "[]"])
+def test_a_directory_without_a_readable_config_is_a_checkpoint_error(tmp_path: Path, checkpoint: str | None) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_cluster(write(tmp_path, {"model": MODEL}, checkpoint))
+
+
+@pytest.mark.parametrize("text", ["- a", "a: [", ""])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"cluster\.yaml"):
+        load_cluster(file)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
+        load_cluster(tmp_path / "nowhere.yaml")

@@ -1,0 +1,3 @@
+from tests.oracle.zoo import zoo
+
+__all__ = ["zoo"]

@@ -1,0 +1,92 @@
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from common.errors import DependencyUnavailable, InvalidInput, WorkerLost
+from common.state.connect import connect_redis
+from common.state.keys import Keys
+from common.state.placement_document import PlacementDocument, PlacementStore
+from common.state.worker_leases import LeaseKeeper, WorkerLeases, WorkerRecord
+
+RECORD = WorkerRecord("p-0", "prefill", "p", "127.0.0.1:5000", 2**62 + 1)
+
+
+@pytest.fixture
+def leases(redis, keys):
+    return WorkerLeases(redis, keys)
+
+
+async def listed(leases, expected, within_s=10.0):
+    give_up_s = time.monotonic() + within_s
+    while (now := await leases.current()) != expected:
+        assert time.monotonic() < give_up_s, f"{now}, not {expected}"
+        await asyncio.sleep(0.01)
+
+
+async def test_lease_is_listed_until_it_lapses_or_ends(leases, redis, keys):
+    other = replace(RECORD, instance="a-0", incarnation=7)
+    await leases.put(RECORD, ttl_s=60)
+    await leases.put(other, ttl_s=60)
+    assert await leases.current() == [other, RECORD]
+    await leases.end(replace(other, incarnation=6))
+    assert len(await leases.current()) == 2
+    await leases.end(other)
+    await leases.put(RECORD, ttl_s=0.05)
+    await listed(leases, [])
+    assert await redis.smembers(keys.workers) == set()
+
+
+async def test_earlier_incarnation_cannot_take_the_name_back(leases):
+    await leases.put(RECORD, ttl_s=60)
+    with pytest.raises(WorkerLost, match="later incarnation of p-0"):
+        await leases.put(replace(RECORD, incarnation=RECORD.incarnation - 1), ttl_s=60)
+    later = replace(RECORD, incarnation=RECORD.incarnation + 1, address="127.0.0.1:5001")
+    await leases.put(later, ttl_s=60)
+    assert await leases.current() == [later]
+
+
+async def test_keeper_renews_says_changes_and_survives_a_wipe(leases, redis, keys):
+    keeper = LeaseKeeper(leases, RECORD, ttl_s=0.6)
+    running = asyncio.create_task(keeper.run())
+    await listed(leases, [RECORD])
+    draining = replace(RECORD, draining=True)
+    await keeper.update(draining)
+    assert await leases.current() == [draining]
+    await redis.delete(keys.worker_prefix + "p-0", keys.workers)
+    await listed(leases, [draining])
+    running.cancel()
+    await asyncio.wait({running})
+    await listed(leases, [])
+
+
+async def test_watch_tells_changes_only(leases):
+    changes = leases.watch(0.01)
+    first = asyncio.create_task(anext(changes))
+    await leases.put(RECORD, ttl_s=60)
+    assert await asyncio.wait_for(first, 10) == [RECORD]
+    second = asyncio.create_task(anext(changes))
+    await leases.put(RECORD, ttl_s=60)
+    await leases.put(replace(RECORD, draining=True), ttl_s=60)
+    assert await asyncio.wait_for(second, 10) == [replace(RECORD, draining=True)]
+    await changes.aclose()
+
+
+async def test_absent_redis_is_a_bounded_wait_that_says_so(caplog):
+    started_s = time.monotonic()
+    with pytest.raises(DependencyUnavailable, match=r"no Redis at redis://127.0.0.1:1/0 within 0.3 s"):
+        await connect_redis("redis://127.0.0.1:1/0", timeout_s=1.0, within_s=0.3)
+    assert time.monotonic() - started_s < 5
+    assert "waiting for Redis" in caplog.text
+
+
+async def test_lower_placement_version_is_refused(redis):
+    store = PlacementStore(redis, Keys("placement"))
+    assert await store.get() is None
+    await store.put(PlacementDocument(3, {"layers": [[0, 1]]}))
+    for version in (3, 2):
+        with pytest.raises(InvalidInput, match="must be above 3"):
+            await store.put(PlacementDocument(version, {}))
+    await store.put(PlacementDocument(10, {"layers": [[1, 0]]}))
+    assert await store.get() == PlacementDocument(10, {"layers": [[1, 0]]})

@@ -1,0 +1,179 @@
+"""Real sender processes against a real gRPC server that emits tokens at known times."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from common.errors import DependencyUnavailable, Overloaded
+from loadgen.arrivals import poisson
+from loadgen.cli import app
+from loadgen.measure import Bounds, Distribution, saturation, summarize
+from loadgen.record import CLIENT_TIMEOUT, COUNT_MISMATCH, NO_USAGE, SHORT
+from loadgen.run import Outcome, run
+from loadgen.workload import Schedule, Shaping, Target, schedule, synthetic_rows
+from tests.fakes.inference_server import Answer, Emission, InferenceServer
+
+TARGET = Target("fake", 2000, 4096)
+
+
+def plan(count: int, rate_per_s: float, output_tokens: int) -> Schedule:
+    rows = synthetic_rows(count, prompt_tokens=32, output_tokens=output_tokens)
+    return schedule(rows, poisson(rate_per_s, count, seed=3), TARGET, Shaping(scale=Fraction(1), seed=100))
+
+
+def steady(first_tokens: int, later: int, tokens_a_message: int, gap_s: float) -> Answer:
+    """The first message after 50 ms, then `later` messages `gap_s` apart."""
+    emissions = [Emission(0.05, first_tokens)]
+    emissions += [Emission(0.05 + (i + 1) * gap_s, tokens_a_message) for i in range(later)]
+    return Answer(emissions)
+
+
+def mean_ms(values: Distribution | None) -> float:
+    assert values is not None
+    return values.mean_ms
+
+
+@pytest.mark.parametrize(
+    ("first_tokens", "tokens_a_message", "gap_s", "itl_ms"),
+    [(4, 1, 0.02, 20.0), (1, 1, 0.02, 20.0), (2, 4, 0.04, 10.0)],
+    ids=["four tokens in the first message", "one token a message", "four tokens a message"],
+)
+def test_itl_is_within_two_percent_of_the_truth(
+    first_tokens: int, tokens_a_message: int, gap_s: float, itl_ms: float
+) -> None:
+    later = 40
+    with InferenceServer(lambda _: steady(first_tokens, later, tokens_a_message, gap_s)) as server:
+        planned = plan(6, 20.0, first_tokens + later * tokens_a_message)
+        outcome = run(server.address, planned.requests, senders=1, timeout_s=30.0)
+        emitted = server.servicer.emitted
+    summary = summarize(outcome.records, Bounds())
+    assert summary.errors == {}
+    # The server's own notes, in case this machine kept it from its script.
+    truth_ms = np.mean([(e[-1][0] - e[0][0]) * 1000.0 / (later * tokens_a_message) for e in emitted.values()])
+    assert truth_ms == pytest.approx(itl_ms, rel=0.02)
+    assert mean_ms(summary.itl) == pytest.approx(truth_ms, rel=0.02)
+    assert mean_ms(summary.tpot) == pytest.approx(truth_ms, rel=0.02)
+    assert mean_ms(summary.message_gap) == pytest.approx(truth_ms * tokens_a_message, rel=0.02)
+    assert summary.completion_tokens == 6 * (first_tokens + later * tokens_a_message)
+
+
+def test_requests_leave_on_schedule_whatever_the_answers_do() -> None:
+    # Every answer takes 1 s: a closed loop of two senders would need 20 s for 40 requests.
+    with InferenceServer(lambda _: Answer([Emission(1.0, 1)])) as server:
+        planned = plan(40, 40.0, 1)
+        outcome = run(server.address, planned.requests, senders=2, timeout_s=30.0)
+        received = server.servicer.received
+    assert {r.index for r in outcome.records} == set(range(40))
+    by_index = {r.index: r for r in outcome.records}
+    for one in planned.requests:
+        record = by_index[one.index]
+        assert record.scheduled_s == one.at_s
+        assert 0 <= record.lag_s < 0.25
+        assert record.error == ""
+        assert record.prompt_tokens == 32
+    # The server saw them in the gaps of the schedule, not of the answers.
+    came_s = np.array([received[100 + i][0] for i in range(40)])
+    scheduled_s = np.array([one.at_s for one in planned.requests])
+    assert np.abs((came_s - came_s[0]) - (scheduled_s - scheduled_s[0])).max() < 0.25
+    assert outcome.wall_s < scheduled_s[-1] + 5.0
+
+
+def test_ttft_counts_from_the_schedule_and_from_the_send() -> None:
+    with InferenceServer(lambda _: steady(1, 2, 1, 0.01)) as server:
+        outcome = run(server.address, plan(4, 10.0, 3).requests, senders=1, timeout_s=30.0)
+        emitted, received = server.servicer.emitted, server.servicer.received
+    for record in outcome.records:
+        seed = 100 + record.index
+        truth_s = emitted[seed][0][0] - received[seed][0]
+        assert truth_s <= record.arrivals_s[0] - record.sent_s < truth_s + 0.05
+        assert record.arrivals_s[0] - record.scheduled_s == pytest.approx(
+            record.arrivals_s[0] - record.sent_s + record.lag_s
+        )
+
+
+def faulty(request_seed: int) -> Answer:
+    return {
+        0: steady(1, 2, 1, 0.001),
+        1: Answer([Emission(0.0, 3)], usage_tokens=4),
+        2: Answer([Emission(0.0, 2)]),
+        3: Answer([Emission(0.0, 3)], usage=False),
+        4: Answer([Emission(0.0, 1)], error=Overloaded("prefill queue", 2.0)),
+        5: Answer([Emission(60.0, 3)]),
+    }[request_seed - 100]
+
+
+def test_every_broken_promise_is_an_error_of_its_own_kind() -> None:
+    with InferenceServer(lambda request: faulty(request.sampling.seed or 0)) as server:
+        outcome = run(server.address, plan(6, 100.0, 3).requests, senders=1, timeout_s=1.0)
+    errors = {r.index: r.error for r in outcome.records}
+    assert errors == {0: "", 1: COUNT_MISMATCH, 2: SHORT, 3: NO_USAGE, 4: Overloaded.reason, 5: CLIENT_TIMEOUT}
+    summary = summarize(outcome.records, Bounds())
+    assert summary.succeeded == 1
+    assert sum(summary.errors.values()) == 5
+
+
+def test_a_dead_address_is_one_clear_error() -> None:
+    result = CliRunner().invoke(app, ["--at", "127.0.0.1:1", "--rate", "1"])
+    assert result.exit_code == 1
+    assert DependencyUnavailable.__name__ not in result.output
+    assert "127.0.0.1:1" in result.output
+
+
+def test_a_generator_that_cannot_keep_up_says_so() -> None:
+    with InferenceServer(lambda _: Answer([Emission(0.0, 1)])) as server:
+        outcome: Outcome = run(server.address, plan(300, 100_000.0, 1).requests, senders=1, timeout_s=30.0)
+    assert all(r.error == "" for r in outcome.records)
+    assert saturation(outcome.records, outcome.senders, limit_ms=2.0).saturated
+
+
+class TestCommand:
+    def test_a_good_run_passes_and_writes_what_it_printed(self, tmp_path: Path) -> None:
+        files = ["--json", str(tmp_path / "s.json"), "--jsonl", str(tmp_path / "r.jsonl")]
+        shape = ["--requests", "8", "--rate", "20", "--prompt-tokens", "16", "--output-tokens", "5", "--senders", "2"]
+        bounds = ["--slo-ttft-ms", "5000", "--slo-tpot-ms", "1", "--max-lag-ms", "1000"]
+        with InferenceServer(lambda _: steady(1, 4, 1, 0.01)) as server:
+            result = CliRunner().invoke(app, ["--at", server.address, *shape, *bounds, *files])
+        assert result.exit_code == 0, result.output
+        assert "passed" in result.output
+        document = json.loads((tmp_path / "s.json").read_text())
+        assert document["verdict"] == "passed"
+        assert document["summary"]["requests"] == document["summary"]["succeeded"] == 8
+        assert document["summary"]["completion_tokens"] == 40
+        assert document["summary"]["goodput_share"] == 0.0, "10 ms a token is not within 1 ms"
+        lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+        assert [line["index"] for line in lines] == list(range(8))
+        assert all(sum(line["arrival_tokens"]) == 5 for line in lines)
+
+    def test_errors_fail_the_run(self) -> None:
+        shape = ["--requests", "3", "--rate", "50", "--output-tokens", "5", "--senders", "1"]
+        with InferenceServer(lambda _: Answer([Emission(0.0, 4)])) as server:
+            result = CliRunner().invoke(app, ["--at", server.address, *shape])
+        assert result.exit_code == 1
+        assert SHORT in result.output
+
+    def test_saturation_fails_the_run(self) -> None:
+        shape = ["--requests", "3", "--rate", "50", "--output-tokens", "1", "--max-lag-ms", "0", "--senders", "1"]
+        with InferenceServer(lambda _: Answer([Emission(0.0, 1)])) as server:
+            result = CliRunner().invoke(app, ["--at", server.address, *shape])
+        assert result.exit_code == 3
+        assert "generator saturated" in result.output
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ([], "rate"),
+            (["--rate", "0"], "rate"),
+            (["--rate", "1", "--cv", "-1"], "cv"),
+            (["--rate", "1", "--scale-lengths", "1/0"], "scale-lengths"),
+            (["--rate", "1", "--scale-lengths", "x"], "scale-lengths"),
+            (["--trace", "missing.csv"], "missing.csv"),
+        ],
+    )
+    def test_bad_options_are_named(self, options: list[str], named: str) -> None:
+        result = CliRunner().invoke(app, ["--at", "127.0.0.1:1", *options])
+        assert result.exit_code == 1
+        assert named in result.output

@@ -1,0 +1,43 @@
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError, DependencyUnavailable
+from services.launcher.run_directory import Endpoint, RunDirectory, find_endpoint
+
+ENDPOINT = Endpoint("tiny", "tiny", os.getpid(), ("127.0.0.1:1",), (), ("127.0.0.1:2",), "redis://x", "nats://x")
+
+
+def ended_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+        return process.pid
+
+
+def test_the_one_live_cluster_is_found(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "a").write_endpoint(ENDPOINT)
+    RunDirectory.create(tmp_path / "b").write_endpoint(replace(ENDPOINT, pid=ended_pid()))
+    assert find_endpoint(tmp_path) == ENDPOINT
+
+
+def test_none_and_several_are_errors_that_say_so(tmp_path: Path) -> None:
+    with pytest.raises(DependencyUnavailable, match="no cluster runs under"):
+        find_endpoint(tmp_path / "absent")
+    for name in ("a", "b"):
+        RunDirectory.create(tmp_path / name).write_endpoint(ENDPOINT)
+    with pytest.raises(DependencyUnavailable, match="several clusters"):
+        find_endpoint(tmp_path)
+
+
+def test_a_directory_in_use_is_refused_and_an_old_one_is_cleared(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path)
+    run.write_endpoint(ENDPOINT)
+    with pytest.raises(ConfigError, match="in use by cluster tiny"):
+        RunDirectory.create(tmp_path)
+    run.write_endpoint(replace(ENDPOINT, pid=ended_pid()))
+    (run.logs / "old.log").write_text("x")
+    assert not list(RunDirectory.create(tmp_path).logs.iterdir())

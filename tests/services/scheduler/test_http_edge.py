@@ -1,0 +1,164 @@
+"""OpenAI's calls over real HTTP: streams, usage, errors, disconnects."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from services.scheduler.http_edge import HttpEdge
+from services.scheduler.settings import AdmissionPolicy
+from tests.fakes.cluster import FakeCluster, until, with_settings
+from tests.services.scheduler.test_text import CARD, EOS_ID, TOKENIZER, spelled
+
+SAID = "hello world 안녕"
+
+
+@asynccontextmanager
+async def edge(text=SAID, **settings):
+    ids = spelled(text)
+
+    def script(work, position):
+        generated = position - work.prompt_tokens
+        return ids[generated] if generated < len(ids) else EOS_ID
+
+    cluster = FakeCluster(script=script, card=CARD, tokenizer=TOKENIZER, settings=with_settings(**settings))
+    async with cluster:
+        server = HttpEdge(cluster.replica.core, TOKENIZER.token_bytes, lambda: True)
+        port = await server.start("127.0.0.1", 0)
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            yield cluster, session
+        await server.close()
+
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}
+
+
+async def events(response):
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    lines = (await response.text()).split("\n\n")
+    assert lines[-1] == ""
+    return [line.removeprefix("data: ") for line in lines[:-1]]
+
+
+async def test_a_chat_at_once():
+    async with edge() as (_, session):
+        async with session.post("/v1/chat/completions", json=CHAT | {"logprobs": True, "top_logprobs": 2}) as response:
+            answer = await response.json()
+        assert response.status == 200
+        choice = answer["choices"][0]
+        assert choice["message"] == {"role": "assistant", "content": SAID}
+        assert choice["finish_reason"] == "stop"
+        assert answer["usage"]["completion_tokens"] == len(spelled(SAID)) + 1 == len(choice["logprobs"]["content"])
+        assert len(choice["logprobs"]["content"][0]["top_logprobs"]) == 2
+        spelled_back = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
+        assert spelled_back.decode() == SAID
+
+
+async def test_a_chat_as_a_stream_with_usage():
+    async with edge() as (_, session):
+        body = CHAT | {"stream": True, "stream_options": {"include_usage": True}, "n": 2}
+        async with session.post("/v1/chat/completions", json=body) as response:
+            lines = await events(response)
+        assert lines[-1] == "[DONE]"
+        chunks = [json.loads(line) for line in lines[:-1]]
+        assert len({chunk["id"] for chunk in chunks}) == 1
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"]["completion_tokens"] == 2 * (len(spelled(SAID)) + 1)
+        for index in (0, 1):
+            mine = [c["choices"][0] for c in chunks[:-1] if c["choices"][0]["index"] == index]
+            assert "".join(choice["delta"].get("content", "") for choice in mine) == SAID
+            assert mine[0]["delta"]["role"] == "assistant"
+            assert [choice["finish_reason"] for choice in mine if choice["finish_reason"]] == ["stop"]
+
+
+@pytest.mark.parametrize("prompt", ["hi", ["hi"], [7, 8], [[7, 8]]])
+async def test_completions(prompt):
+    async with edge() as (_, session):
+        body = {"prompt": prompt, "max_tokens": 3, "logprobs": 1}
+        async with session.post("/v1/completions", json=body) as response:
+            answer = await response.json()
+        assert answer["choices"][0]["text"] == b"".join(map(TOKENIZER.token_bytes, spelled(SAID)[:3])).decode()
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert len(answer["choices"][0]["logprobs"]["tokens"]) == 3
+
+
+BAD = [
+    ({"messages": []}, 400, "prompt.chat.messages"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content"),
+    (CHAT | {"model": "gpt"}, 404, "model"),
+    (CHAT | {"temperature": 3}, 400, "sampling.temperature"),
+    (CHAT | {"temperature": "hot"}, 400, "temperature"),
+    (CHAT | {"n": True}, 400, "n"),
+    (CHAT | {"logit_bias": {"191222": 1}}, 400, "sampling.logit_bias"),
+    (CHAT | {"logit_bias": {"x": 1}}, 400, "logit_bias"),
+    (CHAT | {"tools": [{}]}, 400, "tools"),
+    (CHAT | {"frobnicate": 1}, 400, "frobnicate"),
+    (CHAT | {"top_logprobs": 3}, 400, "top_logprobs"),
+    (CHAT | {"max_tokens": 0}, 400, "stopping.max_tokens"),
+    ([], 400, "body"),
+]
+
+
+async def test_errors_are_openais():
+    async with edge() as (_, session):
+        for body, status, param in BAD:
+            async with session.post("/v1/chat/completions", json=body) as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["param"], error["type"]) == (status, param, "invalid_request_error"), body
+        async with session.post("/v1/chat/completions", data=b"{") as response:
+            assert response.status == 400
+        async with session.post("/v1/chat/completions", json=CHAT) as response:
+            assert response.status == 200
+
+
+async def test_shedding_says_when_to_retry():
+    full = AdmissionPolicy(max_live=0)
+    async with (
+        edge(admission=full) as (_, session),
+        session.post("/v1/chat/completions", json=CHAT) as response,
+    ):
+        assert response.status == 429
+        assert int(response.headers["Retry-After"]) >= 1
+        assert (await response.json())["error"]["code"] == "overloaded"
+
+
+async def test_a_disconnect_cancels():
+    async with edge("hello world " * 300) as (cluster, session):
+        cluster.decodes["d0"].step_s = 0.02
+        response = await session.post("/v1/chat/completions", json=CHAT | {"stream": True})
+        await response.content.readline()
+        assert cluster.replica.core.live_requests == 1
+        response.close()
+        await cluster.idle(timeout_s=2.0)
+
+
+async def test_an_error_in_the_middle_ends_the_stream_without_done():
+    async with edge("hello world " * 300) as (cluster, session):
+        cluster.decodes["d0"].step_s = 0.02
+        body = CHAT | {"stream": True, "deadline_ms": 300}
+        async with session.post("/v1/chat/completions", json=body) as response:
+            lines = await events(response)
+        assert json.loads(lines[-1])["error"]["code"] == "deadline_exceeded"
+
+
+async def test_models_and_health_and_request_ids():
+    async with edge() as (_, session):
+        async with session.get("/v1/models") as response:
+            assert [one["id"] for one in (await response.json())["data"]] == ["tiny"]
+        async with session.get("/health") as response:
+            assert response.status == 200
+        async with session.post("/v1/chat/completions", json=CHAT, headers={"X-Request-Id": "mine"}) as response:
+            assert response.headers["X-Request-Id"] == "mine"
+            assert (await response.json())["id"] == "chatcmpl-mine"
+
+
+async def test_at_once_while_the_client_leaves():
+    async with edge("hello world " * 300) as (cluster, session):
+        cluster.decodes["d0"].step_s = 0.02
+        asking = asyncio.create_task(session.post("/v1/chat/completions", json=CHAT))
+        await until(lambda: bool(cluster.decodes["d0"].works))
+        asking.cancel()
+        await cluster.idle(timeout_s=2.0)
