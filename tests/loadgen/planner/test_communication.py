@@ -62,6 +62,14 @@ def test_one_rank_exchanges_nothing(name):
     assert exchange_us(LIBRARIES[name], traffic(256, 1), H100, Direction.DISPATCH) == (0.0, 0.0)
 
 
+def test_a_third_of_infiniband_is_the_mean_of_the_kernels_own_table():
+    """128 tokens, dispatch of pplx-kernels over EP16, 32, 64, 128."""
+    shares = [
+        128 * 8 * (ep - 8) / ep * OUT / (us * 1e-6) / 50e9 for ep, us in ((16, 622), (32, 428), (64, 317), (128, 308))
+    ]
+    assert sum(shares) / 4 == pytest.approx(1 / 3, rel=0.06)
+
+
 def test_the_reports_share_of_infiniband():
     """593 and 1012 us for 256 tokens over 128 ranks is half of 50 GB/s, not a third."""
     for us, each in ((593, OUT), (1012, BACK)):
