@@ -97,8 +97,8 @@ def workload_sections(load: Workload, found: Recommendation, fleet: Fleet, gpus:
         ("bounds", f"p90 first token {fleet.ttft_s:g} s, mean {fleet.itl_s * 1e3:g} ms a token"),
         ("prefill", f"{found.prefill_groups} x EP{p.ep} TP{p.tp}, passes of {p.pass_tokens:,} tokens an instance, "
          f"at {p.load:.0%} load"),
-        ("decode", f"{found.decode_groups} x EP{d.ep} TP{d.tp}, batch {d.batch} an instance, schedule {d.schedule.value}, "
-         f"largest part {d.limiter}, mostly bound by {d.bound_by}"),
+        ("decode", f"{found.decode_groups} x EP{d.ep} TP{d.tp}, batch {d.batch} an instance, "
+         f"schedule {d.schedule.value}, largest part {d.limiter}, mostly bound by {d.bound_by}"),
         ("prefill : decode", f"{found.prefill_gpus} : {found.decode_gpus} of {gpus} {gpu.name}, "
          f"{found.idle_gpus} idle"),
         ("requests", f"{found.requests_per_s:,.1f}/s ({low:,.1f} to {high:,.1f} at 90 %), bound by {found.bound_by}"),
