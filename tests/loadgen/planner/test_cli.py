@@ -41,7 +41,7 @@ def test_figures_come_with_their_errors_as_png_json_and_one_page(tmp_path):
 
 def test_a_workload_gets_a_split(tmp_path):
     trace = tmp_path / "trace.csv"
-    trace.write_text("input_tokens,output_tokens\n2000,500\n3000,700\n")
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n2000,500\n3000,700\n")
     data = tmp_path / "plan.json"
     result = run(
         "--workload", trace, "--ttft", "3s", "--itl", "60ms", "--hardware", "h200", "--gpus", 16, "--json", data

@@ -1,5 +1,8 @@
 """Memory, to the byte."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +28,16 @@ def test_a_node_of_h200s_holds_the_model_and_about_a_hundred_requests():
 
 def test_a_node_of_h100s_does_not_hold_the_model():
     assert max_batch(V3, hardware("h100"), Parallelism(8), query_tokens=1, tokens_each=1) == 0
+
+
+def test_weights_of_the_demonstration_model_are_its_checkpoint_to_the_byte():
+    folder = Path(__file__).parents[3] / "models/tandem-bard"
+    shape = model_shape(str(folder))
+    use = decode_memory(shape, H200, Parallelism(1), batch=1, query_tokens=1, tokens_each=0, mtp=True)
+    # On disk the draft layer has its own copies of embedding and head; in memory they are shared.
+    copies = 2 * 2 * shape.vocabulary * shape.hidden
+    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+    assert use.weights_bytes + copies == index["metadata"]["total_size"]
 
 
 def test_weights_without_parallelism_are_the_checkpoint():
