@@ -36,7 +36,7 @@ def sweep_sections(plan: DecodePlan, eps: Sequence[int]) -> list[Section]:
             tuple(_point_row(p) for p in fronts),
             _POINT_FORMATS,
             f"{plan.cached_tokens:,.0f} tokens cached, {plan.draft_tokens} drafts at {plan.acceptance:.0%}, "
-            f"stack {plan.stack.name}. Batch counts the requests of one instance of tp GPUs.",
+            f"stack {plan.stack.name} ({plan.stack.about}). Batch counts the requests of one instance of tp GPUs.",
         ),
         _schedules(points, eps),
     ]

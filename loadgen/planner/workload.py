@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from math import log
+from math import inf, log
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +40,8 @@ class Workload:
         if not 0 <= self.hit_rate < 1:
             raise InvalidInput("hit_rate", self.hit_rate, "at least 0 and below 1: a prompt's last token is computed")
         for field in ("input_mean", "output_mean"):
-            if getattr(self, field) <= 0:
-                raise InvalidInput(f"workload.{field}", getattr(self, field), "more than 0 tokens")
+            if not 0 < getattr(self, field) < inf:
+                raise InvalidInput(f"workload.{field}", getattr(self, field), "more than 0 tokens, and finite")
 
     @property
     def new_mean(self) -> float:

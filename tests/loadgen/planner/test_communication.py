@@ -1,7 +1,7 @@
 """All-to-all: copies, laws, and what stays at home."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.planner.communication import (
@@ -51,6 +51,7 @@ def test_a_token_reaches_few_nodes_when_groups_are_limited():
     ep=st.sampled_from([2, 8, 16, 32, 64, 128]),
     way=st.sampled_from(list(Direction)),
 )
+@settings(max_examples=60, deadline=None)
 def test_more_tokens_never_take_less_time(name, tokens, more, ep, way):
     few = exchange_us(LIBRARIES[name], traffic(tokens, ep), H100, way)[0]
     many = exchange_us(LIBRARIES[name], traffic(tokens + more, ep), H100, way)[0]
