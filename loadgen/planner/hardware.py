@@ -43,10 +43,6 @@ class Hardware:
             return self.bf16_flops_per_s.value
         raise InvalidInput("precision", precision, "one of fp8, bf16")
 
-    def nodes(self, gpus: int) -> int:
-        """Nodes that `gpus` GPUs take, the last one perhaps in part."""
-        return -(-gpus // self.gpus_per_node)
-
     def figures(self) -> dict[str, Figure]:
         """Every sourced figure by field name."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
