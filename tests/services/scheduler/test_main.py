@@ -135,9 +135,18 @@ async def test_from_ready_to_an_orderly_end(config):
             async with session.get(url) as response:
                 assert 'tandem_finished_choices_total{finish_reason="length",model="tiny"}' in await response.text()
 
+        bus = await connect_bus(fields["nats"]["url"], "test", 2.0, 5.0)
+        subjects = Subjects(fields["cluster"])
+        reporter = LoadReporter(bus, subjects, "d0", decode.incarnation)
+        await reporter.report(asdict(EngineLoad(7, 1, 2, 30, 55, 100, 0.25)))
+        await heard(client, lambda d0: (d0.queued_tokens, d0.running, d0.free_blocks, d0.step_ms) == (7, 2, 55, 250.0))
+
         decode.step_s = 0.05
         last = asyncio.create_task(_all(client, ask()))
         await until(lambda: bool(decode.works))
+        await bus.publish(subjects.drain("d0"), DrainNotice("d0", decode.incarnation))
+        await heard(client, lambda d0: d0.state == "draining")
+        await bus.close()
         process.send_signal(signal.SIGTERM)
         await ready(client, serving=False)
         assert tokens_of(await last) == right(20)  # a drain lets it end
@@ -182,19 +191,6 @@ async def test_embedded_servers_are_the_launchers(config):
     with pytest.raises(ConfigError, match=r"nats\.url = embedded"):
         async with open_links(load_cluster(file), "s", MonotonicClock()):
             pass
-
-
-async def test_loads_and_drains_are_heard(config):
-    _, fields = config
-    async with workers(config) as (_, decode, _, _), running(config) as (_, client):
-        bus = await connect_bus(fields["nats"]["url"], "test", 2.0, 5.0)
-        subjects = Subjects(fields["cluster"])
-        reporter = LoadReporter(bus, subjects, "d0", decode.incarnation)
-        await reporter.report(asdict(EngineLoad(7, 1, 2, 30, 55, 100, 0.25)))
-        await heard(client, lambda d0: (d0.queued_tokens, d0.running, d0.free_blocks, d0.step_ms) == (7, 2, 55, 250.0))
-        await bus.publish(subjects.drain("d0"), DrainNotice("d0", decode.incarnation))
-        await heard(client, lambda d0: d0.state == "draining")
-        await bus.close()
 
 
 async def heard(client, condition):
