@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from common.engine.decode_engine import DecodeEngine
@@ -198,5 +199,6 @@ class DecodeInstance:
         left = [work_id for work_id, admitted in self._works.items() if admitted.outbox is outbox]
         if left:
             log.info("dropping a scheduler's work", scheduler=outbox.scheduler, works=len(left))
-        for work_id in left:
-            self.cancel(work_id)
+        with suppress(TandemError):  # an engine that has ended holds no work
+            for work_id in left:
+                self.cancel(work_id)
