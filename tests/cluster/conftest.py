@@ -108,6 +108,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(item, "callspec", None)
         return order.get(parameters.params.get("configuration", "pairs"), 0) if parameters is not None else 0
 
+    for item in items:
+        if Path(item.fspath).parent.name == "cluster":
+            item.add_marker(pytest.mark.timeout(900))
     here = [item for item in items if Path(item.fspath).parent.name == "cluster"]
     ordered = iter(sorted(here, key=place))
     items[:] = [next(ordered) if item in here else item for item in items]

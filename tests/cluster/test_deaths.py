@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.cluster.running import START_TIMEOUT_S, RunningCluster, ask, greedy
+from tests.cluster.running import ANSWER_TIMEOUT_S, START_TIMEOUT_S, RunningCluster, ask, greedy
 from tests.oracle.transformers_model import Oracle
 
 TOKENS = 80
@@ -44,7 +44,7 @@ def kill_while_answering(running: RunningCluster, oracle: Oracle, role: str, see
                 )
                 for seed in seeds
             ]
-            await asyncio.wait_for(reached.wait(), 60)
+            await asyncio.wait_for(reached.wait(), ANSWER_TIMEOUT_S)
             cluster = await client.cluster()
             busy = max((i for i in cluster.instances if i.role == role), key=lambda i: i.running)
             pod = f"{busy.group}-node-0"
@@ -57,8 +57,8 @@ def kill_while_answering(running: RunningCluster, oracle: Oracle, role: str, see
             return pod
 
     pod = asyncio.run(scenario())
-    running.wait_for("the pod ends with its rank", lambda: not running.cluster.children[pod].running(), 10)
-    running.wait_for("the instance leaves the pools", lambda: len(running.instances()) == 3, 30)
+    running.wait_for("the pod ends with its rank", lambda: not running.cluster.children[pod].running())
+    running.wait_for("the instance leaves the pools", lambda: len(running.instances()) == 3)
     restart(running, pod)
     running.wait_idle()
 
@@ -92,7 +92,7 @@ def test_a_prefill_killed_under_way_is_retried(pairs: RunningCluster, oracle: Or
             return pod
 
     pod = asyncio.run(scenario())
-    pairs.wait_for("the pod ends", lambda: not pairs.cluster.children[pod].running(), 10)
+    pairs.wait_for("the pod ends", lambda: not pairs.cluster.children[pod].running())
     restart(pairs, pod)
     pairs.wait_idle()
 
@@ -108,7 +108,7 @@ def test_a_drained_decode_finishes_what_it_has(pairs: RunningCluster, oracle: Or
                 asyncio.ensure_future(ask(client, greedy(prompt(seed), TOKENS), lambda _: started.set()))
                 for seed in seeds
             ]
-            await asyncio.wait_for(started.wait(), 60)
+            await asyncio.wait_for(started.wait(), ANSWER_TIMEOUT_S)
             cluster = await client.cluster()
             busy = max((i for i in cluster.instances if i.role == "decode"), key=lambda i: i.running)
             pod = f"{busy.group}-node-0"
@@ -121,7 +121,7 @@ def test_a_drained_decode_finishes_what_it_has(pairs: RunningCluster, oracle: Or
             return pod
 
     pod = asyncio.run(scenario())
-    pairs.wait_for("the pod ends", lambda: not pairs.cluster.children[pod].running(), 20)
+    pairs.wait_for("the pod ends", lambda: not pairs.cluster.children[pod].running())
     assert "drained" in pairs.log(pod)
     assert pairs.cluster.children[pod].code() == 0
     restart(pairs, pod)
@@ -140,7 +140,7 @@ def test_a_stopped_decode_is_fenced_and_comes_back(pairs: RunningCluster, oracle
                 asyncio.ensure_future(ask(client, greedy(prompt(seed), TOKENS), lambda _: started.set()))
                 for seed in seeds
             ]
-            await asyncio.wait_for(started.wait(), 60)
+            await asyncio.wait_for(started.wait(), ANSWER_TIMEOUT_S)
             cluster = await client.cluster()
             busy = max((i for i in cluster.instances if i.role == "decode"), key=lambda i: i.running)
             ranks = pairs.ranks(f"{busy.group}-node-0")
@@ -155,8 +155,8 @@ def test_a_stopped_decode_is_fenced_and_comes_back(pairs: RunningCluster, oracle
                     process.resume()
 
     asyncio.run(scenario())
-    pairs.wait_for("everybody is ready again", lambda: all(i.state == "ready" for i in pairs.instances()), 30)
-    pairs.wait_idle(30)
+    pairs.wait_for("everybody is ready again", lambda: all(i.state == "ready" for i in pairs.instances()))
+    pairs.wait_idle()
 
 
 @pytest.mark.faults
@@ -180,5 +180,5 @@ def test_a_stopped_prefill_is_read_from_no_more(pairs: RunningCluster, oracle: O
                     process.resume()
 
     asyncio.run(scenario())
-    pairs.wait_for("everybody is ready again", lambda: all(i.state == "ready" for i in pairs.instances()), 30)
-    pairs.wait_idle(30)
+    pairs.wait_for("everybody is ready again", lambda: all(i.state == "ready" for i in pairs.instances()))
+    pairs.wait_idle()
