@@ -88,8 +88,9 @@ def start_cluster(model: Path, name: str, settings: list[str]) -> RunningCluster
     return running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def clusters(model: Path) -> Iterator[Clusters]:
+    """Ends with the last test here, so that other tests have the machine for themselves."""
     every = Clusters(model)
     yield every
     every.stop()
