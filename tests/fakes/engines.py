@@ -160,8 +160,11 @@ class Journey:
 class Cluster:
     """A prefill group and a decode group. `step` advances both once and moves everything that can move.
 
-    `hold` may keep a transfer from being told done, to act in the gap.
+    `hold` may keep a transfer from being told done, to act in the gap. Every `squeeze_every` steps the decode pools have
+    no free block for a step, so that whoever grows just then makes somebody give way.
     """
+
+    squeeze_every: int | None = None
 
     def __init__(
         self,
@@ -173,6 +176,7 @@ class Cluster:
         self.clock = ManualClock()
         self.prefills = PrefillGroup(prefill_ranks, prefill, self.clock)
         self.decodes = DecodeGroup(decode_ranks, decode, self.clock)
+        self._steps = 0
         self.journeys: dict[str, Journey] = {}
         self.events: list[object] = []
         self.hold: Callable[[str], bool] = lambda work_id: False
@@ -212,7 +216,15 @@ class Cluster:
     def step(self) -> None:
         self.clock.advance(STEP_S)
         self._take(self.prefills.step())
+        self._steps += 1
+        squeezed = self.squeeze_every is not None and self._steps % self.squeeze_every == 0
+        taken = [
+            (decode.pool, decode.pool.allocate(decode.pool.counts().available if squeezed else 0))
+            for decode in self.decodes.instances
+        ]
         self._take(self.decodes.step())
+        for pool, blocks in taken:
+            pool.release(blocks)
         self._transfer()
 
     def forget(self, work_id: str) -> None:
