@@ -160,11 +160,9 @@ class Journey:
 class Cluster:
     """A prefill group and a decode group. `step` advances both once and moves everything that can move.
 
-    `hold` may keep a transfer from being told done, to act in the gap. Every `squeeze_every` steps the decode pools have
-    no free block for a step, so that whoever grows just then makes somebody give way.
+    `hold` may keep a transfer from being told done, to act in the gap. In steps that `squeeze` names decode pools have no
+    free block, so that whoever grows just then makes somebody give way.
     """
-
-    squeeze_every: int | None = None
 
     def __init__(
         self,
@@ -180,6 +178,7 @@ class Cluster:
         self.journeys: dict[str, Journey] = {}
         self.events: list[object] = []
         self.hold: Callable[[str], bool] = lambda work_id: False
+        self.squeeze: Callable[[int], bool] = lambda step: False
         self._ready: dict[str, dict[int, ReadyBlock]] = {}
         self._handoffs: dict[str, Handoff] = {}
         self._reserved: dict[str, Reserved] = {}
@@ -217,7 +216,7 @@ class Cluster:
         self.clock.advance(STEP_S)
         self._take(self.prefills.step())
         self._steps += 1
-        squeezed = self.squeeze_every is not None and self._steps % self.squeeze_every == 0
+        squeezed = self.squeeze(self._steps)
         taken = [
             (decode.pool, decode.pool.allocate(decode.pool.counts().available if squeezed else 0))
             for decode in self.decodes.instances
