@@ -160,8 +160,8 @@ class Journey:
 class Cluster:
     """A prefill group and a decode group. `step` advances both once and moves everything that can move.
 
-    `hold` may keep a transfer from being told done, to act in the gap. In steps that `squeeze` names decode pools have no
-    free block, so that whoever grows just then makes somebody give way.
+    `hold` may keep a transfer from being told done, to act in the gap. In steps that `squeeze` names, decode pools
+    have no free block, so that whoever grows just then makes somebody give way.
     """
 
     def __init__(
