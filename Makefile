@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt protos bench test-matrix clean
+.PHONY: help setup demo test check fmt protos bench test-matrix test-faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,9 @@ bench: setup ## Measure the services on this machine and write JSON
 
 test-matrix: setup ## The long pairwise matrix of exact-token tests
 	$(PYTEST) -m matrix
+
+test-faults: setup ## Fault injection under load
+	$(PYTEST) -m faults
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

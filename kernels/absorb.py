@@ -1,8 +1,8 @@
-"""The per-head products around absorbed attention: query absorb with rotation, value projection with quantisation.
+"""The per-head products around absorbed attention in FP8: query absorb with rotation, value projection with quantisation.
 
-Weights stay FP8 in memory and become bf16 on the way to the product; activations stay bf16, so nothing is quantised on
-the way in. The value projection writes FP8 and scales for the output projection: a head's
-128 values are one scale group. Batch-invariant.
+A head's 128 query channels, each 128 of its attended latent and its 128 values are one scale group, so activations are
+quantised as they are loaded and the value projection writes what the output projection reads. The weight is the left
+operand of wgmma: few tokens need no padding to 64 rows. Batch-invariant.
 """
 
 import torch
@@ -14,65 +14,64 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels import check
 from kernels.pdl import launch_options, prefetch, release, wait
 from kernels.quant_fp8 import quantize_groups
-from kernels.tiles import pow2_at_least, scale_buffer, sm_count
+from kernels.tiles import pow2_at_least, scale_buffer
 
 
 @triton.jit(do_not_specialize=["T"])
 def _absorb(
-    q_desc, q_ptr, k_ptr, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, stride_q, stride_out,
-    NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    q_desc, q_ptr, k_desc, k_ptr, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, stride_q, stride_out,
+    NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head and `COLUMNS` latent channels; the weight is made bf16 once and serves all tokens."""
-    column_tiles = R // COLUMNS
-    head, r0 = tl.program_id(0) // column_tiles, (tl.program_id(0) % column_tiles) * COLUMNS
+    """One head, `BLOCKS` x 128 latent channels and `ROWS` tokens; the programs of channel 0 also rotate."""
+    column_tiles = R // (128 * BLOCKS)
+    head, r0 = tl.program_id(0) // column_tiles, (tl.program_id(0) % column_tiles) * 128 * BLOCKS
+    m0 = tl.program_id(1) * ROWS
+    token = m0 + tl.arange(0, ROWS)
+    live = token < T
     release(PDL)
-    column = r0 + tl.arange(0, COLUMNS)
-    w = tl.load(k_ptr + (head * R + column[:, None]) * NOPE + tl.arange(0, NOPE)[None, :])
-    scale = tl.load(ks_ptr + head * (R // 128) + r0 // 128)
-    w = w.to(q_ptr.dtype.element_ty)
+    prefetch(k_ptr + (head * R + r0 + tl.arange(0, 128 * BLOCKS)).to(tl.int64) * NOPE, PDL)
     wait(PDL)
-    for tile in range(tl.program_id(1), tl.cdiv(T, ROWS), tl.num_programs(1)):
-        m0 = tile * ROWS
-        token = m0 + tl.arange(0, ROWS)
-        live = token < T
-        q = q_desc.load([m0, head * (NOPE + PE)])
-        part = tl.dot(q, w.T) * scale
-        to = out_ptr + token.to(tl.int64)[:, None] * stride_out + head * (R + PE)
-        tl.store(to + column[None, :], part.to(out_ptr.dtype.element_ty), mask=live[:, None])
-        if r0 == 0:
-            half = tl.arange(0, PE // 2)
-            angle = tl.load(positions_ptr + token, mask=live, other=0)[:, None] * (PE // 2) + half[None, :]
-            cos = tl.load(cos_ptr + angle)
-            sin = tl.load(sin_ptr + angle)
-            pe = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * (NOPE + PE) + NOPE
-            even = tl.load(pe + 2 * half[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-            odd = tl.load(pe + 2 * half[None, :] + 1, mask=live[:, None], other=0.0).to(tl.float32)
-            rotated = tl.interleave(even * cos - odd * sin, even * sin + odd * cos)
-            tl.store(to + R + tl.arange(0, PE)[None, :], rotated.to(out_ptr.dtype.element_ty), mask=live[:, None])
+    to = out_ptr + token.to(tl.int64)[:, None] * stride_out + head * (R + PE)
+    q, scale = quantize_groups(q_desc.load([m0, head * (NOPE + PE)]).to(tl.float32))
+    q = q.to(k_ptr.dtype.element_ty)
+    for block in tl.range(0, BLOCKS, num_stages=3):
+        row = head * R + r0 + block * 128
+        part = tl.trans(tl.dot(k_desc.load([row, 0]), q.T)) * (scale * tl.load(ks_ptr + row // 128))[:, None]
+        at = r0 + block * 128 + tl.arange(0, 128)[None, :]
+        tl.store(to + at, part.to(out_ptr.dtype.element_ty), mask=live[:, None])
+    if r0 == 0:
+        half = tl.arange(0, PE // 2)
+        angle = tl.load(positions_ptr + token, mask=live, other=0)[:, None] * (PE // 2) + half[None, :]
+        cos = tl.load(cos_ptr + angle)
+        sin = tl.load(sin_ptr + angle)
+        pe = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * (NOPE + PE) + NOPE
+        even = tl.load(pe + 2 * half[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+        odd = tl.load(pe + 2 * half[None, :] + 1, mask=live[:, None], other=0.0).to(tl.float32)
+        rotated = tl.interleave(even * cos - odd * sin, even * sin + odd * cos)
+        tl.store(to + R + tl.arange(0, PE)[None, :], rotated.to(out_ptr.dtype.element_ty), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["T"])
 def _project_value(
-    x_desc, v_ptr, vs_ptr, q_ptr, scale_ptr, T, R, stride_q, stride_scale,
+    x_desc, v_desc, v_ptr, vs_ptr, q_ptr, scale_ptr, T, R, stride_q, stride_scale,
     V: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head, m0 = tl.program_id(0), tl.program_id(1) * ROWS
     r_blocks = R // 128
-    rows = v_ptr + (head * V + tl.arange(0, V)[:, None]) * R
     release(PDL)
-    prefetch(rows + tl.arange(0, 4)[None, :] * 128, PDL)
+    prefetch(v_ptr + (head * V + tl.arange(0, V)[:, None]) * R + tl.arange(0, 4)[None, :] * 128, PDL)
     wait(PDL)
-    acc = tl.zeros((ROWS, V), tl.float32)
+    acc = tl.zeros((V, ROWS), tl.float32)
     for rb in tl.range(0, r_blocks, num_stages=STAGES):
-        x = x_desc.load([m0, head * R + rb * 128])
-        w = tl.load(rows + rb * 128 + tl.arange(0, 128)[None, :])
-        acc += tl.dot(x, w.to(x.dtype).T) * tl.load(vs_ptr + head * r_blocks + rb)
+        w = v_desc.load([head * V, rb * 128])
+        x, scale = quantize_groups(x_desc.load([m0, head * R + rb * 128]).to(tl.float32))
+        acc += tl.dot(w, x.to(w.dtype).T) * (scale * tl.load(vs_ptr + head * r_blocks + rb))[None, :]
     token = m0 + tl.arange(0, ROWS)
     live = token < T
-    q, scale = quantize_groups(acc)
+    q, q_scale = quantize_groups(tl.trans(acc))
     to = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * V + tl.arange(0, V)[None, :]
     tl.store(to, q.to(q_ptr.dtype.element_ty), mask=live[:, None])
-    tl.store(scale_ptr + head.to(tl.int64) * stride_scale + token, scale, mask=live)
+    tl.store(scale_ptr + head.to(tl.int64) * stride_scale + token, q_scale, mask=live)
 
 
 def absorb_query(
@@ -81,7 +80,7 @@ def absorb_query(
     """Carry queries into the latent space and rotate their positional part.
 
     Args:
-        q: bf16 [tokens, heads, nope + P]; k_b: e4m3 [heads, R, nope], nope and P powers of two, R a multiple of 128;
+        q: bf16 [tokens, heads, nope + P]; k_b: e4m3 [heads, R, nope], nope 128 and P a power of two, R a multiple of 128;
             k_scale: fp32 [heads, R/128].
         cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
         rows: tokens a program takes; by default by a table.
@@ -101,7 +100,7 @@ def absorb_query(
     check.dtype("k_b", k_b, check.FP8)
     check.contiguous("k_b", k_b)
     check.multiple("k_b.shape[1]", rank, 128)
-    check.multiple("k_b.shape[2]", nope, pow2_at_least(nope))
+    check.shape("k_b", k_b, (None, None, 128))
     check.shape("k_scale", k_scale, (heads, rank // 128))
     check.contiguous("k_scale", k_scale)
     check.shape("sin", sin, tuple(cos.shape))
@@ -113,13 +112,14 @@ def absorb_query(
     tokens = q.shape[0]
     out = q.new_empty((tokens, heads, rank + pe))
     if tokens:
-        rows = rows or min(64, pow2_at_least(tokens, 16))
-        # One wave of programs: more only when token tiles outnumber what they can loop over.
-        repeats = min(triton.cdiv(tokens, rows), max(1, triton.cdiv(4 * sm_count(q.device), heads * rank // 128)))
-        _absorb[(heads * rank // 128, repeats)](
+        rows = rows or min(32, pow2_at_least(tokens, 16))
+        blocks = 1 if tokens <= 16 else rank // 128  # few tokens: more programs rather than one quantisation
+        _absorb[(heads * rank // (128 * blocks), triton.cdiv(tokens, rows))](
             TensorDescriptor(q.view(tokens, -1), [tokens, heads * (nope + pe)], [q.stride(0), 1], [rows, nope]),
-            q, k_b, k_scale, cos, sin, positions, out, tokens, rank, q.stride(0), out.stride(0),
-            NOPE=nope, PE=pe, ROWS=rows, COLUMNS=128, num_warps=4, **launch_options(q.device),
+            q,
+            TensorDescriptor(k_b.view(-1, nope), [heads * rank, nope], [nope, 1], [128, nope]),
+            k_b, k_scale, cos, sin, positions, out, tokens, rank, q.stride(0), out.stride(0),
+            NOPE=nope, PE=pe, ROWS=rows, BLOCKS=blocks, num_warps=4, **launch_options(q.device),
         )  # fmt: skip
     return out
 
@@ -153,10 +153,11 @@ def project_value(attended: Tensor, v_b: Tensor, v_scale: Tensor, *, rows: int |
     q = attended.new_empty((tokens, heads * values), dtype=check.FP8)
     scale = scale_buffer(tokens, heads, attended.device)
     if tokens:
-        rows = rows or min(64, pow2_at_least(tokens, 16))
+        rows = rows or (16 if tokens <= 32 else 32)
         _project_value[(heads, triton.cdiv(tokens, rows))](
             TensorDescriptor(attended.view(tokens, -1), [tokens, heads * rank], [heads * rank, 1], [rows, 128]),
+            TensorDescriptor(v_b.view(-1, rank), [heads * values, rank], [rank, 1], [values, 128]),
             v_b, v_scale, q, scale, tokens, rank, q.stride(0), scale.stride(1),
-            V=values, ROWS=rows, STAGES=3, num_warps=4, **launch_options(attended.device),
+            V=values, ROWS=rows, STAGES=4, num_warps=4, **launch_options(attended.device),
         )  # fmt: skip
     return q, scale

@@ -1,13 +1,14 @@
 """The per-head products around absorbed attention, reference (DeepSeek-V2 report, section 2.1.2).
 
 `kv_b_proj` is split by head into `k_b` [heads, R, nope] (transposed, so that what is summed is contiguous) and `v_b`
-[heads, V, R], FP8 with one scale per head and 128 of R (nope and V are one scale block).
+[heads, V, R], FP8 with one scale per head and 128 of R (nope and V are one scale block). Activations are quantised per
+token, head and 128 channels.
 """
 
 import torch
 from torch import Tensor
 
-from kernels.fp8_block_ref import quantize_per_token
+from kernels.fp8_block_ref import dequantize_per_token, quantize_per_token
 from kernels.latent_ref import rotate_interleaved
 
 
@@ -23,7 +24,7 @@ def absorb_query(q: Tensor, k_b: Tensor, k_scale: Tensor, cos: Tensor, sin: Tens
     """
     heads, rank, nope = k_b.shape
     weight = k_b.float() * k_scale.repeat_interleave(128, 1)[:, :rank, None]
-    absorbed = torch.einsum("thd,hrd->thr", q[..., :nope].float(), weight)
+    absorbed = torch.einsum("thd,hrd->thr", _rounded(q[..., :nope]), weight)
     rotated = rotate_interleaved(q[..., nope:], cos[positions][:, None], sin[positions][:, None])
     return torch.cat((absorbed.to(q.dtype), rotated), dim=-1)
 
@@ -39,4 +40,9 @@ def project_value(attended: Tensor, v_b: Tensor, v_scale: Tensor) -> tuple[Tenso
     """
     rank = v_b.shape[2]
     weight = v_b.float() * v_scale.repeat_interleave(128, 1)[:, None, :rank]
-    return quantize_per_token(torch.einsum("thr,hvr->thv", attended.float(), weight).flatten(1))
+    return quantize_per_token(torch.einsum("thr,hvr->thv", _rounded(attended), weight).flatten(1))
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """`x` [tokens, heads, D] as FP8 holds it."""
+    return dequantize_per_token(*quantize_per_token(x.flatten(0, 1))).view(x.shape)

@@ -7,8 +7,9 @@ from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 
 # (N, K): the most rows at which the split-K kernel is ahead. Other shapes take DEFAULT_ROWS.
-SPLITK_ROWS: dict[tuple[int, int], int] = {}
-DEFAULT_ROWS = 128
+SPLITK_ROWS: dict[tuple[int, int], int] = {(2112, 7168): 32, (24576, 1536): 128, (7168, 16384): 32}
+DEFAULT_ROWS = 32
+PARTIAL_ROWS = 64  # without the reduction the split-K kernel is ahead to here
 
 
 def fp8_gemm(
@@ -30,3 +31,10 @@ def fp8_gemm(
     if x.shape[0] <= SPLITK_ROWS.get((w.shape[0], w.shape[1]), DEFAULT_ROWS):
         return fp8_gemm_splitk(x, x_scale, w, w_scale, out_dtype=out_dtype)
     return fp8_gemm_deepgemm(x, x_scale, w, w_scale, out_dtype=out_dtype)
+
+
+def fp8_gemm_partial(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) -> Tensor:
+    """`fp8_gemm` for a next kernel that can add: partial sums fp32 [splits, M, N], or bf16 [M, N] where that is faster."""
+    if x.shape[0] <= PARTIAL_ROWS:
+        return fp8_gemm_splitk(x, x_scale, w, w_scale, reduce=False)
+    return fp8_gemm(x, x_scale, w, w_scale)

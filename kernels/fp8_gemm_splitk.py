@@ -16,14 +16,18 @@ from kernels import check
 from kernels.pdl import launch_options, prefetch, release, wait
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least
 
+MANY = 1 << 30
+
 
 @triton.jit
 def column_scale(ws, next_block, COLUMNS: tl.constexpr):
     """The weight scale of each of a tile's columns [COLUMNS or 1, 1]: one block of 128, or two."""
     first = tl.load(ws)
-    if COLUMNS <= 128:
-        return first
-    return tl.where(tl.arange(0, COLUMNS) < 128, first, tl.load(ws + next_block))[:, None]
+    if COLUMNS > 128:
+        scale = tl.where(tl.arange(0, COLUMNS) < 128, first, tl.load(ws + next_block))[:, None]
+    else:
+        scale = first
+    return scale
 
 
 @triton.jit
@@ -114,20 +118,34 @@ def _splitk(
     )  # fmt: skip
 
 
+# (N, K): tiles by the most rows they are for. Splits are one number a shape, so that results do not depend on the batch.
+TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {
+    (2112, 7168): (  # q_a and kv_a
+        (16, Tile(16, 64, splits=4, prefetch=16)),
+        (32, Tile(32, 64, splits=4, prefetch=16)),
+        (MANY, Tile(64, 64, splits=4, prefetch=16)),
+    ),
+    (24576, 1536): (  # q_b
+        (16, Tile(16, 128, prefetch=4)),
+        (32, Tile(32, 64, stages=3, prefetch=4)),
+        (64, Tile(64, 64, prefetch=4)),
+        (MANY, Tile(64, 128, stages=3)),
+    ),
+    (7168, 16384): (  # o_proj
+        (16, Tile(16, 128, splits=2, stages=6, prefetch=16)),
+        (32, Tile(32, 128, splits=2, stages=6, prefetch=16)),
+        (MANY, Tile(64, 128, splits=2, stages=6, prefetch=16)),
+    ),
+}
+
+
 def pick_tile(rows: int, columns: int, inner: int) -> Tile:
-    """The measured tile for [rows, inner] x [columns, inner]^T; splits depend on the weight's shape alone."""
-    splits, width, stages = WEIGHT_TILES.get((columns, inner), _by_rule(columns, inner))
-    return Tile(min(64, pow2_at_least(rows, 16)), width, splits, stages)
-
-
-def _by_rule(columns: int, inner: int) -> tuple[int, int, int]:
-    tiles = -(-columns // 128)
-    k_blocks = -(-inner // BLOCK_K)
-    return max(1, min(264 // tiles, k_blocks // 4)), 128, 4
-
-
-# (N, K): (splits, columns, stages)
-WEIGHT_TILES: dict[tuple[int, int], tuple[int, int, int]] = {}
+    """The measured tile for [rows, inner] x [columns, inner]^T; other shapes get enough splits to fill the chip."""
+    known = TILES.get((columns, inner))
+    if known:
+        return next(tile for limit, tile in known if rows <= limit)
+    splits = max(1, min(264 // -(-columns // 128), -(-inner // BLOCK_K) // 4))
+    return Tile(min(64, pow2_at_least(rows, 16)), 128, splits)
 
 
 def fp8_gemm_splitk(

@@ -34,10 +34,9 @@ def _query_latent(row, weight_ptr, q_ptr, scale_ptr, eps, stride_part, stride_sc
 
 
 @triton.jit
-def _key_latent(row, weight_ptr, cos_ptr, sin_ptr, to, eps, stride_part, R, HALF,
-                SPLITS: tl.constexpr, R_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr):  # fmt: skip
+def _key_latent(row, weight_ptr, cos_ptr, sin_ptr, to, kept, stored, eps, stride_part, R, HALF,
+                SPLITS: tl.constexpr, R_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, KEEP: tl.constexpr):  # fmt: skip
     kind = weight_ptr.dtype.element_ty
-    stored = to.dtype.element_ty
     at = tl.arange(0, R_BLOCK)
     half = tl.arange(0, HALF_BLOCK)
     x = tl.zeros((R_BLOCK,), tl.float32)
@@ -53,19 +52,28 @@ def _key_latent(row, weight_ptr, cos_ptr, sin_ptr, to, eps, stride_part, R, HALF
     odd = odd.to(kind).to(tl.float32)
     inverse = tl.rsqrt(tl.sum(x * x, axis=0) / R + eps)
     weight = tl.load(weight_ptr + at, mask=at < R, other=0.0).to(tl.float32)
-    tl.store(to + at, (weight * (x * inverse).to(kind).to(tl.float32)).to(kind).to(stored), mask=at < R)
+    x = (weight * (x * inverse).to(kind).to(tl.float32)).to(kind)
     cos = tl.load(cos_ptr + half, mask=half < HALF, other=0.0)
     sin = tl.load(sin_ptr + half, mask=half < HALF, other=0.0)
-    tl.store(to + R + 2 * half, (even * cos - odd * sin).to(stored), mask=half < HALF)
-    tl.store(to + R + 2 * half + 1, (even * sin + odd * cos).to(stored), mask=half < HALF)
+    turned_even = even * cos - odd * sin
+    turned_odd = even * sin + odd * cos
+    if stored:
+        type_ = to.dtype.element_ty
+        tl.store(to + at, x.to(type_), mask=at < R)
+        tl.store(to + R + 2 * half, turned_even.to(type_), mask=half < HALF)
+        tl.store(to + R + 2 * half + 1, turned_odd.to(type_), mask=half < HALF)
+    if KEEP:
+        tl.store(kept + at, x, mask=at < R)
+        tl.store(kept + R + 2 * half, turned_even.to(kind), mask=half < HALF)
+        tl.store(kept + R + 2 * half + 1, turned_odd.to(kind), mask=half < HALF)
 
 
 @triton.jit
 def _split_qkv_a(
     qkv_ptr, q_norm_ptr, kv_norm_ptr, cos_ptr, sin_ptr, positions_ptr, cache_ptr, slots_ptr, q_ptr, scale_ptr,
-    eps, stride_part, stride_row, stride_block, stride_token, block_tokens, stride_scale, Q_LORA, R, HALF,
+    kept_ptr, eps, stride_part, stride_row, stride_block, stride_token, block_tokens, stride_scale, Q_LORA, R, HALF,
     SPLITS: tl.constexpr, GROUPS: tl.constexpr, R_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    KEEP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -75,11 +83,11 @@ def _split_qkv_a(
         _query_latent(row, q_norm_ptr, q_row, scale_ptr + token, eps, stride_part, stride_scale, Q_LORA, SPLITS, GROUPS)
     else:
         slot = tl.load(slots_ptr + token)
-        if slot >= 0:
-            to = cache_ptr + (slot // block_tokens) * stride_block + (slot % block_tokens) * stride_token
-            turn = tl.load(positions_ptr + token) * HALF
-            _key_latent(row + Q_LORA, kv_norm_ptr, cos_ptr + turn, sin_ptr + turn, to, eps, stride_part, R, HALF,
-                        SPLITS, R_BLOCK, HALF_BLOCK)  # fmt: skip
+        to = cache_ptr + (slot // block_tokens) * stride_block + (slot % block_tokens) * stride_token
+        turn = tl.load(positions_ptr + token) * HALF
+        kept = kept_ptr + token * (R + 2 * HALF)
+        _key_latent(row + Q_LORA, kv_norm_ptr, cos_ptr + turn, sin_ptr + turn, to, kept, slot >= 0, eps, stride_part,
+                    R, HALF, SPLITS, R_BLOCK, HALF_BLOCK, KEEP)  # fmt: skip
 
 
 @triton.jit
@@ -117,6 +125,7 @@ def split_qkv_a(
     positions: Tensor,
     cache: Tensor,
     slots: Tensor,
+    latent: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Finish the first projection: norm and quantise q's latent; norm and rotate the key's and store it.
 
@@ -124,6 +133,7 @@ def split_qkv_a(
         qkv: [tokens, q_lora + R + P] in the norms' type, or partial sums fp32 [splits, tokens, ...].
         q_norm: [q_lora]; kv_norm: [R]; cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
         cache: [blocks, block_tokens, R + P], any block stride; slots: int64 [tokens], -1 stores nothing.
+        latent: [tokens, R + P], written as well where a prefill goes on to up-project it.
 
     Returns:
         q's latent e4m3 [tokens, q_lora] and its scale fp32 [tokens, ceil(q_lora/128)].
@@ -149,15 +159,19 @@ def split_qkv_a(
         check.dtype(name, tensor, torch.int64)
     for name, tensor in (("q_norm", q_norm), ("kv_norm", kv_norm), ("cos", cos), ("cache", cache), ("slots", slots)):
         check.same_device(name, tensor, qkv)
+    if latent is not None:
+        check.shape("latent", latent, (tokens, width))
+        check.dtype("latent", latent, q_norm.dtype)
+        check.contiguous("latent", latent)
     q = qkv.new_empty((tokens, q_lora), dtype=check.FP8)
     scale = scale_buffer(tokens, -(-q_lora // 128), qkv.device)
     if tokens:
         _split_qkv_a[(tokens, 2)](
             qkv, q_norm, kv_norm, cos, sin, positions, cache, slots, q, scale,
-            eps, qkv.stride(0), qkv.stride(-2), cache.stride(0), cache.stride(1), cache.shape[1], scale.stride(1),
+            cache if latent is None else latent, eps, qkv.stride(0), qkv.stride(-2), cache.stride(0), cache.stride(1), cache.shape[1], scale.stride(1),
             q_lora, rank, half,
             SPLITS=qkv.shape[0] if qkv.dim() == 3 else 1, GROUPS=pow2_at_least(-(-q_lora // 128)),
-            R_BLOCK=pow2_at_least(rank), HALF_BLOCK=pow2_at_least(half), num_warps=4,
+            R_BLOCK=pow2_at_least(rank), HALF_BLOCK=pow2_at_least(half), KEEP=latent is not None, num_warps=4,
             **launch_options(qkv.device),
         )  # fmt: skip
     return q, scale

@@ -43,6 +43,7 @@ def split_qkv_a(
     positions: Tensor,
     cache: Tensor,
     slots: Tensor,
+    latent: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Finish the first projection: norm and quantise q's latent; norm and rotate the key's and store it.
 
@@ -50,13 +51,17 @@ def split_qkv_a(
         qkv: [tokens, q_lora + R + P], or partial sums fp32 [splits, tokens, ...].
         q_norm: [q_lora]; kv_norm: [R]; cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
         cache, slots: as `append_latent`.
+        latent: [tokens, R + P], written as well where a prefill goes on to up-project it.
 
     Returns:
         q's latent e4m3 [tokens, q_lora] and its scale fp32 [tokens, ceil(q_lora/128)].
     """
     row = qkv.sum(0).to(q_norm.dtype) if qkv.dim() == 3 else qkv
     q_lora, rank = q_norm.shape[0], kv_norm.shape[0]
-    latent = rms_norm(row[:, q_lora : q_lora + rank], kv_norm, eps)
+    normed = rms_norm(row[:, q_lora : q_lora + rank], kv_norm, eps)
     rotated = rotate_interleaved(row[:, q_lora + rank :], cos[positions], sin[positions])
-    append_latent(cache, torch.cat((latent, rotated), dim=-1), slots)
+    both = torch.cat((normed, rotated), dim=-1)
+    append_latent(cache, both, slots)
+    if latent is not None:
+        latent.copy_(both)
     return quantize_per_token(rms_norm(row[:, :q_lora], q_norm, eps))

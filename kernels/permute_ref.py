@@ -51,3 +51,18 @@ def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = N
     if extra is not None:
         total += extra.to(wide)
     return total.to(y.dtype)
+
+
+def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
+    """The expert of each sorted row, int32 [total_rows]; -1 between experts and after the last."""
+    out = torch.full((total_rows,), -1, dtype=torch.int32, device=counts.device)
+    start = 0
+    for expert, count in enumerate(counts.tolist()):
+        out[start : start + count] = expert
+        start += -(-count // align) * align
+    return out
+
+
+def permute_scales(scale: Tensor, sources: Tensor) -> Tensor:
+    """Activation scales [tokens, blocks] of the sorted rows whose tokens are `sources` int32 [rows]."""
+    return scale[sources.long().clamp(0, scale.shape[0] - 1)]

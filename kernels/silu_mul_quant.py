@@ -24,11 +24,14 @@ def _silu_mul_quant(
     x_ptr, counts_ptr, q_ptr, scale_ptr, stride_expert, stride_row, stride_scale_expert, stride_scale_group,
     max_rows, I, chunks,
     E: tl.constexpr, E_BLOCK: tl.constexpr, GROUPS: tl.constexpr,
-    PDL: tl.constexpr,
+    ALL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     experts = tl.arange(0, E_BLOCK)
-    counts = tl.load(counts_ptr + experts, mask=experts < E, other=0)
+    if ALL:
+        counts = tl.where(experts < E, max_rows, 0)
+    else:
+        counts = tl.load(counts_ptr + experts, mask=experts < E, other=0)
     ends = tl.cumsum(counts, axis=0)
     total = tl.sum(counts, axis=0) * chunks
     group = tl.arange(0, GROUPS)
@@ -55,13 +58,13 @@ def _silu_mul_quant(
         tl.store(base + groups.to(tl.int64) * stride_scale_group, scale, mask=groups * 128 < I)
 
 
-def silu_mul_quant(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def silu_mul_quant(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Quantise `silu(gate) * up` of each expert's live rows.
 
     Args:
         x: [experts, max_rows, 2 I] bf16 or fp32, gate then up, I a multiple of 128; rows sorted without gaps are one
-            expert whose count is their number.
-        counts: int32 [experts], on the device.
+            expert.
+        counts: int32 [experts], on the device; None means that all rows live.
 
     Returns:
         e4m3 [experts, max_rows, I]; fp32 scale [experts, max_rows, I/128], rows contiguous. Dead rows are not written.
@@ -74,9 +77,10 @@ def silu_mul_quant(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     check.dense_rows("x", x)
     experts, max_rows, width = x.shape
     check.multiple("x.shape[2]", width, 256)
-    check.shape("counts", counts, (experts,))
-    check.dtype("counts", counts, torch.int32)
-    check.same_device("counts", counts, x)
+    if counts is not None:
+        check.shape("counts", counts, (experts,))
+        check.dtype("counts", counts, torch.int32)
+        check.same_device("counts", counts, x)
     inner = width // 2
     q = x.new_empty((experts, max_rows, inner), dtype=check.FP8)
     padded = max(4, (max_rows + 3) // 4 * 4)
@@ -86,8 +90,8 @@ def silu_mul_quant(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         chunks = triton.cdiv(inner, groups * 128)
         programs = min(sm_count(x.device) * PROGRAMS_PER_SM, experts * max_rows * chunks)
         _silu_mul_quant[(programs,)](
-            x, counts, q, scale, x.stride(0), x.stride(1), scale.stride(0), scale.stride(2),
+            x, x if counts is None else counts, q, scale, x.stride(0), x.stride(1), scale.stride(0), scale.stride(2),
             max_rows, inner, chunks,
-            E=experts, E_BLOCK=pow2_at_least(experts), GROUPS=groups, num_warps=WARPS, **launch_options(x.device),
+            E=experts, E_BLOCK=pow2_at_least(experts), GROUPS=groups, ALL=counts is None, num_warps=WARPS, **launch_options(x.device),
         )  # fmt: skip
     return q, scale

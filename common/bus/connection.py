@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -18,7 +17,6 @@ from common.telemetry.logs import get_log
 log = get_log(__name__)
 
 _RETRY_S = 0.25
-_PING_S = 2  # a server that stopped answering is noticed after two of them
 _PENDING_MESSAGES = 4096  # of one subscription, bounds memory behind a slow handler
 _PENDING_BYTES = 4 << 20
 
@@ -38,9 +36,32 @@ class BusCounters:
 class Bus:
     """Typed messages on one NATS connection; made by `connect_bus`."""
 
-    def __init__(self, client: Client, counters: BusCounters) -> None:
-        self._client = client
-        self.counters = counters
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = Client()
+        self._closing = False
+        self.counters = BusCounters()
+
+    async def connect(self, name: str, timeout_s: float, ping_s: float) -> None:
+        """One attempt; see `connect_bus`.
+
+        Raises:
+            DependencyUnavailable: nobody answered within `timeout_s`.
+        """
+        with translated("NATS at start"):
+            await self._client.connect(
+                self._url,
+                name=name,
+                error_cb=self._failed,
+                disconnected_cb=self._disconnected,
+                reconnected_cb=self._reconnected,
+                connect_timeout=timeout_s,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=_RETRY_S,
+                ping_interval=ping_s,
+                max_outstanding_pings=2,
+            )
+        self._client.options["max_reconnect_attempts"] = -1  # the start is bounded; from here on it may take for ever
 
     @property
     def connected(self) -> bool:
@@ -88,15 +109,30 @@ class Bus:
             DependencyUnavailable: it did not answer within `within_s`.
         """
         with translated("flush of the bus"):
+            # The client's first ping overtakes what waits to be sent; after its answer all of that is on the wire.
+            await self._client.flush(timeout=within_s)
             await self._client.flush(timeout=within_s)
 
     async def close(self) -> None:
         """End the connection; what was said before is sent as far as there is a connection."""
+        self._closing = True
         with translated("close of the bus"):
             await self._client.close()
 
+    async def _failed(self, error: Exception) -> None:
+        if isinstance(error, SlowConsumerError):
+            self.counters.overrun += 1
 
-async def connect_bus(url: str, name: str, timeout_s: float, within_s: float) -> Bus:
+    async def _disconnected(self) -> None:
+        if not self._closing:
+            self.counters.disconnects += 1
+            log.warning("NATS lost", url=self._url)
+
+    async def _reconnected(self) -> None:
+        log.info("NATS is back", url=self._url)
+
+
+async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, ping_s: float = 2.0) -> Bus:
     """A connected bus. Afterwards lost connections come back by themselves, subscriptions included.
 
     Args:
@@ -104,41 +140,18 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float) ->
         name: who this is, for the server's monitoring.
         timeout_s: for one attempt to connect.
         within_s: how long to wait for a server that is not there yet.
+        ping_s: a server that stopped answering is noticed after three of these.
 
     Raises:
         DependencyUnavailable: nobody answered within `within_s`.
     """
-    counters = BusCounters()
-
-    async def failed(error: Exception) -> None:
-        if isinstance(error, SlowConsumerError):
-            counters.overrun += 1
-
-    async def disconnected() -> None:
-        counters.disconnects += 1
-        log.warning("NATS lost", url=url)
-
-    async def reconnected() -> None:
-        log.info("NATS is back", url=url)
-
     loop = asyncio.get_running_loop()
     started_s = loop.time()
     told = False
     while True:
+        bus = Bus(url)
         try:
-            with translated("NATS at start"):
-                client = await nats.connect(
-                    url,
-                    name=name,
-                    error_cb=failed,
-                    disconnected_cb=disconnected,
-                    reconnected_cb=reconnected,
-                    connect_timeout=timeout_s,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=_RETRY_S,
-                    ping_interval=_PING_S,
-                    max_outstanding_pings=2,
-                )
+            await bus.connect(name, timeout_s, ping_s)
         except DependencyUnavailable as error:
             waited_s = loop.time() - started_s
             if waited_s >= within_s:
@@ -148,8 +161,7 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float) ->
                 told = True
             await asyncio.sleep(min(_RETRY_S, within_s))
             continue
-        client.options["max_reconnect_attempts"] = -1  # the start was bounded; from here on it may take for ever
-        return Bus(client, counters)
+        return bus
 
 
 @contextmanager

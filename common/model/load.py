@@ -10,11 +10,9 @@ from common.model.config import read_model_config
 from common.model.deepseek import DeepSeek
 from common.model.weights import heads_of, load_weights
 from common.parallel.base import AllToAll, TensorGroup
-from common.parallel.exchange import Exchange
-from common.parallel.expert_placement import ExpertPlacement
 from common.parallel.groups import Topology
-from common.parallel.groups import tensor_group as tensor_group_of
-from common.parallel.in_process import InProcessTransport
+from common.parallel.local_exchange import LocalExchange
+from common.parallel.tensor_group import SingleRank
 
 
 def load_model(
@@ -38,12 +36,9 @@ def load_model(
     """
     config = read_model_config(path)
     place = topology or Topology()
-    if all_to_all is None or tensor_group is None:
-        if place.world != 1:
-            raise ConfigError(f"world = {place.world}: more than one rank needs an exchange and a tensor group")
-        (alone,) = InProcessTransport.group(1)
-        all_to_all = all_to_all or Exchange(alone, ExpertPlacement.contiguous(config.gate.experts, 1))
-        tensor_group = tensor_group or tensor_group_of(place, alone)
+    if place.world != 1 and (all_to_all is None or tensor_group is None):
+        raise ConfigError(f"world = {place.world}: more than one rank needs an exchange and a tensor group")
+    all_to_all = all_to_all or LocalExchange(config.gate.experts)
     weights = load_weights(
         path,
         config,
@@ -52,4 +47,4 @@ def load_model(
         dtype=dtype,
         device=device or torch.device("cpu"),
     )
-    return DeepSeek(config, weights, all_to_all, tensor_group)
+    return DeepSeek(config, weights, all_to_all, tensor_group or SingleRank())

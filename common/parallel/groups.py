@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from common.errors import ConfigError
-from common.parallel.base import TensorGroup
+from common.parallel.base import AllToAll, TensorGroup
+from common.parallel.exchange import Exchange
+from common.parallel.expert_placement import ExpertPlacement
+from common.parallel.local_exchange import LocalExchange
 from common.parallel.tensor_group import SingleRank, TransportGroup
 from common.parallel.transport import Members, Transport
 
@@ -42,6 +45,13 @@ class Topology:
     def tp_ranks(self) -> range:
         """The ranks of this rank's instance, by their number in the EP group."""
         return range(self.instance * self.tp, (self.instance + 1) * self.tp)
+
+
+def exchange(transport: Transport, placement: ExpertPlacement) -> AllToAll:
+    """One rank's end of its EP group's exchange."""
+    if transport.ranks == 1 and placement == ExpertPlacement.contiguous(placement.experts, 1):
+        return LocalExchange(placement.experts)
+    return Exchange(transport, placement)
 
 
 def tensor_group(topology: Topology, transport: Transport) -> TensorGroup:

@@ -7,7 +7,8 @@ need not agree.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.errors import DependencyUnavailable
+from common.clock import Clock
+from common.errors import DependencyUnavailable, WorkerLost
 from common.parallel.rendezvous import Store
 
 
@@ -59,3 +60,36 @@ class StoreHeartbeats:
             return int(self._store.add(key, amount))
         except RuntimeError as error:
             raise DependencyUnavailable(f"the store of {key} is gone: {error}") from error
+
+
+class ParkedPeers:
+    """While this rank is parked: shows that it lives, and finds out when another does not.
+
+    Args:
+        limit_s: silence after which a peer counts as lost; beats go out four times as often.
+    """
+
+    def __init__(self, heartbeats: StoreHeartbeats, clock: Clock, limit_s: float) -> None:
+        self._heartbeats, self._clock, self._limit_s = heartbeats, clock, limit_s
+        self.running()
+
+    def running(self) -> None:
+        """The group runs: exchanges show who lives. The next park begins with a clean slate."""
+        self._watch = PeerWatch(self._limit_s)
+        self._next_s = self._clock.now_s()
+
+    def parked(self) -> None:
+        """Call at every look at the wake flag.
+
+        Raises:
+            WorkerLost: names the ranks that were silent for too long.
+        """
+        now_s = self._clock.now_s()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._limit_s / 4
+        self._heartbeats.beat()
+        self._watch = self._watch.saw(self._heartbeats.read(), now_s)
+        lost = self._watch.lost(now_s)
+        if lost:
+            raise WorkerLost(f"parked peers {', '.join(map(str, lost))} showed no life for {self._limit_s:g} s")

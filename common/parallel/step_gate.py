@@ -1,5 +1,6 @@
 """One rank's passage from step to step: asks lock_step what to do, reads and raises the flag."""
 
+from common.parallel.heartbeat import ParkedPeers
 from common.parallel.lock_step import LockStep, Move, SchedulePolicy
 from common.parallel.schedule import Schedule
 from common.parallel.wake_flag import WakeFlag
@@ -13,8 +14,8 @@ class LockStepGate:
 
     alone = False
 
-    def __init__(self, policy: SchedulePolicy, flag: WakeFlag) -> None:
-        self._policy, self._flag = policy, flag
+    def __init__(self, policy: SchedulePolicy, flag: WakeFlag, peers: ParkedPeers | None = None) -> None:
+        self._policy, self._flag, self._peers = policy, flag, peers
         self._place = LockStep()
 
     @property
@@ -31,9 +32,17 @@ class LockStepGate:
             self._flag.raise_for(self._place.step)
 
     def enter(self) -> Schedule | None:
-        """The schedule of the step that all ranks run now, or None while they are parked."""
+        """The schedule of the step that all ranks run now, or None while they are parked.
+
+        Raises:
+            WorkerLost: while parked, when a peer shows no life any more.
+        """
         if self._move(has_work=False) is Move.WAIT:
+            if self._peers is not None:
+                self._peers.parked()
             return None
+        if self._peers is not None:
+            self._peers.running()
         self._place = self._place.running()
         return self._place.schedule
 

@@ -27,6 +27,7 @@ from common.errors import (
     InvalidInput,
     LeaseLost,
     Overloaded,
+    PeerDisconnected,
     Refused,
     TagMismatch,
     TandemError,
@@ -78,6 +79,7 @@ REBUILD: dict[type[TandemError], Rebuild] = {
     TransferTimeout: _from_message(TransferTimeout),
     TagMismatch: _from_message(TagMismatch),
     LeaseLost: _from_message(LeaseLost),
+    PeerDisconnected: _from_message(PeerDisconnected),
     DependencyUnavailable: _from_message(DependencyUnavailable),
     InternalError: _from_message(InternalError),
 }

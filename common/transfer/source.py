@@ -65,6 +65,16 @@ class TransferSource:
         """For a reader that connects before it has work; names no blocks."""
         return self._hello
 
+    def check_reader(self, incarnation: int, compatibility: Compatibility) -> None:
+        """
+        Raises:
+            LeaseLost: another incarnation was meant.
+            Incompatible: latent of this instance is of no use to the reader.
+        """
+        if incarnation != self._hello.incarnation:
+            raise LeaseLost(f"incarnation {incarnation:#x} is not here any more")
+        check_compatible(self._compatibility, compatibility)
+
     def open(self, work_id: str, blocks: int) -> None:
         """The work's lease is granted; `blocks` will be announced in all."""
         with self._lock:
@@ -95,9 +105,7 @@ class TransferSource:
             LeaseLost: another incarnation was meant, or the lease has ended or never was.
             Incompatible: latent of this instance is of no use to the reader.
         """
-        if incarnation != self._hello.incarnation:
-            raise LeaseLost(f"incarnation {incarnation:#x} is not here any more")
-        check_compatible(self._compatibility, compatibility)
+        self.check_reader(incarnation, compatibility)
         with self._lock:
             transfer = self._transfers.get(work_id)
             if transfer is None:

@@ -74,7 +74,7 @@ class ClusterAnnouncer:
         await self._bus.subscribe(self._subjects.cancel, CancelNotice, self._hear_cancel)
         pod = self._context.place.pod
         record = WorkerRecord(name, pod.role, pod.group_name, address, incarnation)
-        self._keeper = LeaseKeeper(WorkerLeases(self._redis, self._keys), record, redis_config.worker_lease_s)
+        self._keeper = LeaseKeeper(self.leases, record, redis_config.worker_lease_s)
         self._start_task(self._keeper.run())
         self._start_task(self._report_load(LoadReporter(self._bus, self._subjects, name, incarnation)))
         if pod.role == "prefill":  # only what prefill caches decides placements
@@ -95,8 +95,8 @@ class ClusterAnnouncer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with suppress(DependencyUnavailable):  # they lapse by themselves
-            if self._keeper is not None and self._redis is not None:
-                await WorkerLeases(self._redis, self._keys).end(self._keeper.record)
+            if self._keeper is not None:
+                await self.leases.end(self._keeper.record)
             if self._writer is not None:
                 await self._writer.reset()
         if self._bus is not None:
@@ -104,6 +104,13 @@ class ClusterAnnouncer:
                 await self._bus.close()
         if self._redis is not None:
             await self._redis.aclose()
+
+    @property
+    def leases(self) -> WorkerLeases:
+        """Of the whole cluster; once started."""
+        if self._redis is None:
+            raise DependencyUnavailable("Redis is not connected")
+        return WorkerLeases(self._redis, self._keys)
 
     @property
     def error(self) -> BaseException | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -10,6 +10,7 @@ import grpc
 from common.engine.loop import EngineLoop
 from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
 from common.rpc.server import Health, Probe, build_server, start_server
+from common.telemetry.exporter import Probes
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
 from common.worker.rank_main import RankContext
@@ -52,6 +53,14 @@ class Announcer(Protocol):
         ...
 
 
+def probes_of(engine: EngineLoop[Any, Any], health: Health, stalled_after_s: float) -> Probes:
+    """Live while the engine makes progress, whatever the event loop does; ready as the gRPC health service says."""
+    return Probes(
+        live=lambda: engine.error is None and engine.progress_age_s() <= stalled_after_s,
+        ready=lambda: health.serving(Probe.READINESS),
+    )
+
+
 async def serve_instance(
     context: RankContext,
     engine: EngineLoop[Any, Any],
@@ -62,8 +71,12 @@ async def serve_instance(
     services: Sequence[str],
     close: Callable[[], Awaitable[None]],
     ending: GroupEnding | None,
+    health: Health,
+    beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
     """Run until SIGTERM and then drain, or until the engine dies.
+
+    `beside` runs from the registration to the end.
 
     Draining: readiness goes, new work is refused, work and leases that are here end or run out their time, then the
     engine, streams and clients are closed in this order.
@@ -75,12 +88,14 @@ async def serve_instance(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    health, server = Health(), build_server()
+    server = build_server()
     add_servicer(server)
     port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
     engine.start()
+    tasks: list[asyncio.Task[None]] = []
     try:
         await announcer.start(f"{context.worker.host}:{port}")
+        tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
         await _watch(context, engine, announcer, health, ended, ending)
@@ -90,6 +105,9 @@ async def serve_instance(
         await health.set(Probe.READINESS, serving=False)
         await asyncio.to_thread(engine.stop, 0.0)
         await _leave(ending)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await announcer.close()
         await server.stop(_STREAM_GRACE_S)
         await close()

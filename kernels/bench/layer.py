@@ -12,10 +12,9 @@ from torch import Tensor
 from kernels.absorb import absorb_query, project_value
 from kernels.bench import inputs
 from kernels.bench.inputs import Angles, Quantised
-from kernels.fp8_gemm import fp8_gemm
-from kernels.fp8_gemm_splitk import fp8_gemm_splitk
+from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
 from kernels.gate import project_gate
-from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm, grouped_gate_up
+from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm
 from kernels.latent import split_qkv_a
 from kernels.mla_decode import FlashMla
 from kernels.permute import sort_pairs, unpermute
@@ -108,36 +107,27 @@ def flash_mla(attention: FlashMla) -> Attend:
 def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
     """Run the layer on the residual stream `hidden` [T, HIDDEN]; returns the new one."""
     _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
-    qkv = fp8_gemm_splitk(x, x_scale, *w.qkv_a, reduce=False)
+    qkv = fp8_gemm_partial(x, x_scale, *w.qkv_a)
     q, q_scale = split_qkv_a(
         qkv, w.q_norm, w.kv_norm, EPS, step.angles.cos, step.angles.sin, step.positions, step.cache, step.slots
     )
     heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
     absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
     values, values_scale = project_value(attend(absorbed, step), *w.v_b)
-    attended = fp8_gemm(values, values_scale, *w.o)
+    attended = fp8_gemm_partial(values, values_scale, *w.o)
     hidden, normed, x, x_scale = add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
     return hidden_after_experts(hidden, normed, x, x_scale, w)
 
 
 def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
     """Router, experts and combine: `hidden` plus the weighted experts of `normed`, whose FP8 form is `x`."""
-    ids, weights, _ = route(normed, w)
-    rows, sources, counts = sort_pairs(ids, w.experts + 1, ROW_ALIGN)
-    inner, inner_scale = experts_up(x, x_scale, w, counts, sources)
-    return unpermute(grouped_gemm(inner, inner_scale, *w.down, counts), rows, weights, hidden)
-
-
-def experts_up(x: Tensor, x_scale: Tensor, w: LayerWeights, counts: Tensor, sources: Tensor) -> Quantised:
-    if FUSED_SWIGLU:
-        return grouped_gate_up(x, x_scale, *w.gate_up, counts, sources)
-    both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources)
-    rows = torch.full((1,), both.shape[0], dtype=torch.int32, device=both.device)
-    q, scale = silu_mul_quant(both[None], rows)
-    return q[0], scale[0]
-
-
-FUSED_SWIGLU = True
+    ids, weights, counts = route(normed, w)
+    rows, sources, counts = sort_pairs(ids, w.experts + 1, ROW_ALIGN, counts)
+    tokens = hidden.shape[0]
+    both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources, ahead=w.experts, expected_rows=tokens)
+    inner, inner_scale = silu_mul_quant(both[None])
+    out = grouped_gemm(inner[0], inner_scale[0], *w.down, counts, expected_rows=tokens)
+    return unpermute(out, rows, weights, hidden)
 
 
 def route(normed: Tensor, w: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,7 @@ from loadgen.planner.layer import LayerTime, Schedule, decode_layer, prefill_lay
 from loadgen.planner.memory import MemoryUse, decode_memory
 from loadgen.planner.model_shapes import ModelShape, model_shape
 from loadgen.planner.pareto import pareto_front
-from loadgen.planner.ratio import Recommendation, recommend
+from loadgen.planner.ratio import Fleet, Recommendation, recommend, smallest_fleet
 from loadgen.planner.stacks import STACKS, Stack, stack
 from loadgen.planner.step import StepTime, decode_step, prefill_pass
 from loadgen.planner.workload import Workload, workload
@@ -27,6 +27,7 @@ __all__ = [
     "STACKS",
     "DecodePlan",
     "DecodePoint",
+    "Fleet",
     "Hardware",
     "LayerTime",
     "MemoryUse",
@@ -46,6 +47,7 @@ __all__ = [
     "prefill_layer",
     "prefill_pass",
     "recommend",
+    "smallest_fleet",
     "stack",
     "sweep",
     "workload",

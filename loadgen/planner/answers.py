@@ -11,16 +11,16 @@ from loadgen.planner.hardware import Hardware
 from loadgen.planner.layer import Schedule
 from loadgen.planner.measured import MeasuredCheck
 from loadgen.planner.pareto import pareto_front
-from loadgen.planner.ratio import Recommendation
+from loadgen.planner.ratio import Fleet, Recommendation
 from loadgen.planner.report_points import BATCHES, TPS
 from loadgen.planner.section import Cell, Section
 from loadgen.planner.workload import Workload
 
 _POINT_COLUMNS = (
     "ep", "tp", "batch", "schedule", "layer us", "step ms", "tokens/s a request", "tokens/s a node",
-    "90 % low", "90 % high", "largest part", "memory GB",
+    "90 % low", "90 % high", "largest part", "bound by", "memory GB",
 )  # fmt: skip
-_POINT_FORMATS = ("", "", "", "", ",.0f", ",.2f", ",.1f", ",.0f", ",.0f", ",.0f", "", ".1f")
+_POINT_FORMATS = ("", "", "", "", ",.0f", ",.2f", ",.1f", ",.0f", ",.0f", ",.0f", "", "", ".1f")
 
 
 def sweep_sections(plan: DecodePlan, eps: Sequence[int]) -> list[Section]:
@@ -36,7 +36,7 @@ def sweep_sections(plan: DecodePlan, eps: Sequence[int]) -> list[Section]:
             tuple(_point_row(p) for p in fronts),
             _POINT_FORMATS,
             f"{plan.cached_tokens:,.0f} tokens cached, {plan.draft_tokens} drafts at {plan.acceptance:.0%}, "
-            f"stack {plan.stack.name}. Batch counts the requests of one instance of tp GPUs.",
+            f"stack {plan.stack.name} ({plan.stack.about}). Batch counts the requests of one instance of tp GPUs.",
         ),
         _schedules(points, eps),
     ]
@@ -76,25 +76,29 @@ def point_sections(plan: DecodePlan, *, ep: int, tp: int, batch: int, schedule: 
     return [
         Section("Deployment", _POINT_COLUMNS, (_point_row(point),), _POINT_FORMATS),
         Section("One layer", ("part", "us", "share"), tuple(parts), ("", ",.1f", ".0%")),
+        Section(
+            "What holds the layer back",
+            ("by", "us", "share"),
+            tuple((name, us, us / layer.total_us) for name, us in sorted(layer.bounds_us.items())),
+            ("", ",.1f", ".0%"),
+        ),
         Section("One step", ("part", "ms"), tuple(steps), ("", ",.2f")),
         Section("Memory of one GPU", ("part", "GB"), tuple(held), ("", ",.2f")),
     ]
 
 
-def workload_sections(
-    load: Workload, found: Recommendation, gpu: Hardware, gpus: int, ttft_s: float, itl_s: float
-) -> list[Section]:
+def workload_sections(load: Workload, found: Recommendation, fleet: Fleet, gpus: int) -> list[Section]:
     """A recommendation: what to run, what it serves, how sure."""
-    p, d = found.prefill, found.decode
+    p, d, gpu = found.prefill, found.decode, fleet.gpu
     low, high = found.interval
     rows: list[tuple[Cell, ...]] = [
         ("workload", f"{load.name}: {load.input_mean:,.0f} in (p90 {load.input_p90:,.0f}), "
          f"{load.output_mean:,.0f} out, {load.hit_rate:.0%} of the prompt cached"),
-        ("bounds", f"p90 first token {ttft_s:g} s, mean {itl_s * 1e3:g} ms a token"),
+        ("bounds", f"p90 first token {fleet.ttft_s:g} s, mean {fleet.itl_s * 1e3:g} ms a token"),
         ("prefill", f"{found.prefill_groups} x EP{p.ep} TP{p.tp}, passes of {p.pass_tokens:,} tokens an instance, "
          f"at {p.load:.0%} load"),
-        ("decode", f"{found.decode_groups} x EP{d.ep} TP{d.tp}, batch {d.batch} an instance, {d.schedule.value}, "
-         f"largest part {d.limiter}"),
+        ("decode", f"{found.decode_groups} x EP{d.ep} TP{d.tp}, batch {d.batch} an instance, "
+         f"schedule {d.schedule.value}, largest part {d.limiter}, mostly bound by {d.bound_by}"),
         ("prefill : decode", f"{found.prefill_gpus} : {found.decode_gpus} of {gpus} {gpu.name}, "
          f"{found.idle_gpus} idle"),
         ("requests", f"{found.requests_per_s:,.1f}/s ({low:,.1f} to {high:,.1f} at 90 %), bound by {found.bound_by}"),
@@ -160,6 +164,7 @@ def _point_row(point: DecodePoint) -> tuple[Cell, ...]:
         node * low,
         node * high,
         point.limiter,
+        point.bound_by,
         point.memory.total_bytes / 1e9,
     )
 

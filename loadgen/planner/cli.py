@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from loadgen.planner.hardware import Hardware, hardware
 from loadgen.planner.measured import RESULTS, MeasuredCheck, check_results, read_results
 from loadgen.planner.model_shapes import model_shape
 from loadgen.planner.page import html_page
-from loadgen.planner.ratio import recommend
+from loadgen.planner.ratio import Fleet, recommend, smallest_fleet
 from loadgen.planner.report_points import EPS
 from loadgen.planner.schedule import Schedule
 from loadgen.planner.section import Section, rich_table
@@ -48,7 +49,8 @@ def plan(
     acceptance: Annotated[float, typer.Option(help="Chance that the next draft is accepted.")] = 0.6,
     redundant: Annotated[int, typer.Option(help="Copies of hot experts.")] = 0,
     imbalance: Annotated[float, typer.Option(help="Hottest rank's rows over the mean, beyond chance.")] = 1.0,
-    workload: Annotated[str | None, typer.Option(help="Preset or trace file: recommend a split.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Preset, lengths (.json) or trace: recommend a split.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests/s to serve: finds the GPU count.")] = None,
     ttft: Annotated[str, typer.Option(help="Bound on the p90 first token, as 2s or 500ms.")] = "2s",
     itl: Annotated[str, typer.Option(help="Bound on the mean time of a token, as 50ms.")] = "50ms",
     hit_rate: Annotated[float | None, typer.Option(help="Prefix hits, instead of the workload's own.")] = None,
@@ -63,6 +65,9 @@ def plan(
     """Predict; with no question, the best throughput at each output speed for a model on some hardware."""
     console = Console(width=160 if not Console().is_terminal else None)
     try:
+        _one_question(write_docs=write_docs, fit=fit, figures=figures, workload=workload, ep=ep)
+        if rate is not None and workload is None:
+            raise InvalidInput("rate", rate, "given with a workload")
         constants = Constants.from_json(committed_constants())
         gpu = _priced(hardware(hardware_name), gpu_hour_usd)
         images: list[Path] = []
@@ -76,7 +81,12 @@ def plan(
             images = draw_all(constants.stack("report-2025"), figures)
             sections = accuracy_sections(constants, _measured(tables, constants))
         elif workload is not None:
-            sections = _workload(constants, model, gpu, stack, gpus, workload, ttft, itl, hit_rate, acceptance, drafts)
+            load = workload_of(workload)
+            load = load if hit_rate is None else load.with_hit_rate(hit_rate)
+            ttft_s, itl_s = seconds("ttft", ttft), seconds("itl", itl)
+            fleet = Fleet(model_shape(model), gpu, constants.stack(stack), ttft_s, itl_s, acceptance, drafts)
+            total = gpus if rate is None else smallest_fleet(load, fleet, requests_per_s=rate)
+            sections = workload_sections(load, recommend(load, fleet, gpus=total), fleet, total)
         else:
             shape = model_shape(model)
             question = DecodePlan(
@@ -96,38 +106,8 @@ def plan(
             sections.append(hardware_section(gpu))
         _show(console, sections, images, json_path, html_path)
     except TandemError as error:
-        Console(stderr=True).print(f"[bold]{error.reason}[/bold] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"{error.reason} {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(_EXIT_INVALID) from error
-
-
-def _workload(
-    constants: Constants,
-    model: str,
-    gpu: Hardware,
-    stack: str,
-    gpus: int,
-    workload: str,
-    ttft: str,
-    itl: str,
-    hit_rate: float | None,
-    acceptance: float,
-    drafts: int,
-) -> list[Section]:
-    load = workload_of(workload)
-    load = load if hit_rate is None else load.with_hit_rate(hit_rate)
-    ttft_s, itl_s = seconds("ttft", ttft), seconds("itl", itl)
-    found = recommend(
-        load,
-        model=model_shape(model),
-        gpu=gpu,
-        stack=constants.stack(stack),
-        gpus=gpus,
-        ttft_s=ttft_s,
-        itl_s=itl_s,
-        acceptance=acceptance,
-        draft_tokens=drafts,
-    )
-    return workload_sections(load, found, gpu, gpus, ttft_s, itl_s)
 
 
 def _eps(gpus: int) -> list[int]:
@@ -144,8 +124,8 @@ def _measured(tables: Path, constants: Constants) -> MeasuredCheck:
 def _priced(gpu: Hardware, usd: float | None) -> Hardware:
     if usd is None:
         return gpu
-    if usd <= 0:
-        raise InvalidInput("gpu_hour_usd", usd, "more than 0")
+    if not 0 < usd < inf:
+        raise InvalidInput("gpu_hour_usd", usd, "more than 0, and finite")
     return replace(gpu, gpu_hour_usd=assumed(usd, "given on the command line"))
 
 
@@ -158,9 +138,23 @@ def _show(
         console.print(f"wrote {image}")
     if json_path is not None:
         content = {"sections": [section.as_json() for section in sections], "figures": [str(i) for i in images]}
-        json_path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        _write("json", json_path, json.dumps(content, indent=1) + "\n")
     if html_path is not None:
-        html_path.write_text(html_page("Tandem plan", sections, images), encoding="utf-8")
+        _write("html", html_path, html_page("Tandem plan", sections, images))
+
+
+def _write(field: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(field, path, f"a file that can be written ({error.strerror})") from error
+
+
+def _one_question(**asked: object) -> None:
+    """Two questions at once would leave one of them unanswered."""
+    given = [name for name, value in asked.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise InvalidInput(given[1], asked[given[1]], f"not together with {given[0]}")
 
 
 def main() -> None:

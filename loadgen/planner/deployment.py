@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from common.errors import InvalidInput
 from loadgen.planner.hardware import Hardware
@@ -34,8 +35,8 @@ class DecodePlan:
     imbalance: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.cached_tokens < 0:
-            raise InvalidInput("cached_tokens", self.cached_tokens, "at least 0")
+        if not 0 <= self.cached_tokens < inf:
+            raise InvalidInput("cached_tokens", self.cached_tokens, "at least 0, and finite")
         if self.draft_tokens and not self.model.mtp_layers:
             raise InvalidInput("draft_tokens", self.draft_tokens, f"0: {self.model.name} has no draft layer")
         tokens_per_step(self.acceptance, self.draft_tokens)
@@ -56,7 +57,7 @@ class DecodePoint:
         output_tokens_per_s: speed of one request.
         node_tokens_per_s: output of one node of `gpus_per_node` GPUs.
         gpu_tokens_per_s: output of one GPU.
-        limiter: the largest part of the layer's time.
+        limiter, bound_by: the largest part of the layer's time, and what holds most of it back.
     """
 
     ep: int
@@ -70,6 +71,7 @@ class DecodePoint:
     node_tokens_per_s: float
     gpu_tokens_per_s: float
     limiter: str
+    bound_by: str
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -147,4 +149,5 @@ def _point(plan: DecodePlan, cut: Parallelism, batch: int, schedule: Schedule, m
         per_gpu * plan.gpu.gpus_per_node,
         per_gpu,
         step.layer.limiter,
+        step.layer.bound_by,
     )

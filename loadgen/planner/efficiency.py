@@ -53,13 +53,7 @@ def kernel_us(operation: Operation, gpu: Hardware, curve: Curve, sustained: floa
     if operation.kernel is KernelClass.COLLECTIVE:
         link = gpu.nvlink_achieved_bytes_per_s.value * curve.memory
         return curve.fixed_us + operation.link_bytes / link * 1e6
-    rate = gpu.flops_per_s(operation.precision) * curve.compute * _clocks(operation, sustained)
-    flops = max(operation.padded_flops, operation.flops) if curve.whole_tiles else operation.flops
-    tc = flops / rate * 1e6
-    if curve.half_length and operation.length:
-        tc *= 1 + curve.half_length / operation.length
-    tm = operation.bytes / (gpu.memory_achieved_bytes_per_s.value * curve.memory) * 1e6
-    work = soft_max(tc, tm)
+    work = soft_max(*_roofs_us(operation, gpu, curve, sustained))
     fixed = min(curve.fixed_us, curve.floor_us + work) if curve.floor_us else curve.fixed_us
     serial = fixed + curve.per_k_us * operation.depth / 1024 + curve.wave_us * operation.tiles / gpu.sms
     return serial + work
@@ -70,12 +64,32 @@ def fastest_us(operation: Operation, gpu: Hardware, curves: Sequence[Curve], sus
     return min(kernel_us(operation, gpu, curve, sustained) for curve in curves)
 
 
+def bound(operation: Operation, gpu: Hardware, curves: Sequence[Curve], sustained: float = 1.0) -> str:
+    """What most of a kernel's time is: compute, memory, nvlink, or latency (everything that is none of these)."""
+    if operation.kernel is KernelClass.COLLECTIVE:
+        return "nvlink"
+    curve = min(curves, key=lambda c: kernel_us(operation, gpu, c, sustained))
+    tc, tm = _roofs_us(operation, gpu, curve, sustained)
+    latency = kernel_us(operation, gpu, curve, sustained) - soft_max(tc, tm)
+    return max((tc, "compute"), (tm, "memory"), (latency, "latency"))[1]
+
+
 def soft_max(a: float, b: float) -> float:
     """(a^p + b^p)^(1/p), without overflow."""
     top = max(a, b)
     if top <= 0:
         return 0.0
     return top * float(((a / top) ** SHARPNESS + (b / top) ** SHARPNESS) ** (1 / SHARPNESS))
+
+
+def _roofs_us(operation: Operation, gpu: Hardware, curve: Curve, sustained: float) -> tuple[float, float]:
+    """(tc, tm) of the formula above."""
+    rate = gpu.flops_per_s(operation.precision) * curve.compute * _clocks(operation, sustained)
+    flops = max(operation.padded_flops, operation.flops) if curve.whole_tiles else operation.flops
+    tc = flops / rate * 1e6
+    if curve.half_length and operation.length:
+        tc *= 1 + curve.half_length / operation.length
+    return tc, operation.bytes / (gpu.memory_achieved_bytes_per_s.value * curve.memory) * 1e6
 
 
 def _clocks(operation: Operation, sustained: float) -> float:

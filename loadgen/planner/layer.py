@@ -12,7 +12,7 @@ from loadgen.planner.attention_operations import (
     projection_operations,
 )
 from loadgen.planner.communication import Direction, Exchange, Traffic, exchange_us, token_bytes
-from loadgen.planner.efficiency import fastest_us
+from loadgen.planner.efficiency import bound, fastest_us
 from loadgen.planner.expert_operations import (
     dense_operations,
     expert_load,
@@ -75,6 +75,7 @@ class LayerTime:
         contention_us: compute slowed by exchanges in flight.
         network_us: how long the network was busy.
         limiter: the largest part.
+        bounds_us: the same time by what holds it back: compute, memory, latency, nvlink, network.
     """
 
     total_us: float
@@ -85,6 +86,12 @@ class LayerTime:
     contention_us: float
     network_us: float
     limiter: str
+    bounds_us: dict[str, float]
+
+    @property
+    def bound_by(self) -> str:
+        """What holds most of the layer back."""
+        return max(self.bounds_us.items(), key=lambda kv: kv[1])[0]
 
     @property
     def interval_us(self) -> tuple[float, float]:
@@ -192,6 +199,7 @@ def _moe_layer(
 ) -> LayerTime:
     cut.check(model, gpu)
     kernels: dict[KernelClass, float] = {}
+    bounds: dict[str, float] = {}
     batches = []
     for part in queries:
         operations = layer_operations(model, part, cut, prefill=prefill)
@@ -200,12 +208,16 @@ def _moe_layer(
             us = in_layer_us(operation, gpu, stack)
             compute[operation.stage - 1] += us
             kernels[operation.kernel] = kernels.get(operation.kernel, 0.0) + us
+            held = bound(operation, gpu, stack.curves[operation.kernel], stack.sustained)
+            bounds[held] = bounds.get(held, 0.0) + us
         flights = [_flight(model, gpu, stack, library, cut, part.tokens / cut.tp, direction) for direction in Direction]
         c1, c2, c3, c4, c5 = compute
         batches.append(Stages((c1, c2, c3, c4, c5), flights[0], flights[1]))
     contention = library.sms / gpu.sms if schedule is not Schedule.NONE else 0.0
     span = layer_span(schedule, batches, contention)
-    return _layer_time(span, kernels, stack, library)
+    wire = "nvlink" if cut.ep <= gpu.nvlink_domain_gpus else "network"
+    bounds[wire] = bounds.get(wire, 0.0) + span.dispatch_us + span.combine_us
+    return _layer_time(span, kernels, bounds, stack, library)
 
 
 def _flight(
@@ -232,7 +244,9 @@ def _flight(
     return Flight(stack.launch_us + busy, total - busy)
 
 
-def _layer_time(span: Span, kernels: dict[KernelClass, float], stack: Stack, library: Exchange) -> LayerTime:
+def _layer_time(
+    span: Span, kernels: dict[KernelClass, float], bounds: dict[str, float], stack: Stack, library: Exchange
+) -> LayerTime:
     parts = {kernel.value: us for kernel, us in kernels.items()}
     variance = sum((us * stack.residual(kernel)) ** 2 for kernel, us in kernels.items())
     # Both directions err together: one library, one table.
@@ -248,4 +262,5 @@ def _layer_time(span: Span, kernels: dict[KernelClass, float], stack: Stack, lib
         span.contention_us,
         span.network_us,
         largest[0],
+        bounds,
     )

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil, inf
 
 import numpy as np
 
 from common.errors import InvalidInput
 from loadgen.planner.deployment import DecodePlan, DecodePoint, decode_point
 from loadgen.planner.hardware import Hardware
-from loadgen.planner.layer import Parallelism
+from loadgen.planner.layer import Z90, Parallelism
 from loadgen.planner.model_shapes import ModelShape
 from loadgen.planner.prefill_pool import PASS_TOKENS, PrefillPoint, prefill_point
 from loadgen.planner.stacks import Stack
@@ -26,6 +27,25 @@ BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 
 COPIES = (32, 64, 80, 128)
 BALANCED_BY_COPIES = 1.11
 _DRAWS = 400
+_MANY_GPUS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What there is to divide, and the bounds to keep: p90 first token in `ttft_s`, mean token in `itl_s`."""
+
+    model: ModelShape
+    gpu: Hardware
+    stack: Stack
+    ttft_s: float
+    itl_s: float
+    acceptance: float = 0.6
+    draft_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        for field, value in (("ttft_s", self.ttft_s), ("itl_s", self.itl_s)):
+            if not 0 < value < inf:
+                raise InvalidInput(field, value, "more than 0, and finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,28 +108,15 @@ class _Split:
         )
 
 
-def recommend(
-    load: Workload,
-    *,
-    model: ModelShape,
-    gpu: Hardware,
-    stack: Stack,
-    gpus: int,
-    ttft_s: float,
-    itl_s: float,
-    acceptance: float = 0.6,
-    draft_tokens: int = 1,
-) -> Recommendation:
-    """The split of `gpus` that carries most requests with p90 first token in `ttft_s` and mean token in `itl_s`.
+def recommend(load: Workload, fleet: Fleet, *, gpus: int) -> Recommendation:
+    """The split of `gpus` that carries most requests inside the fleet's bounds.
 
     Raises:
-        InvalidInput: a bound that is not positive, or that no configuration meets, with the nearest it came.
+        InvalidInput: no GPUs, or a bound that no configuration meets, with the nearest it came.
     """
-    for field, value in (("gpus", gpus), ("ttft_s", ttft_s), ("itl_s", itl_s)):
-        if value <= 0:
-            raise InvalidInput(field, value, "more than 0")
-    prefills = _prefill_points(load, model, gpu, stack, gpus, ttft_s)
-    decodes = _decode_points(load, model, gpu, stack, gpus, itl_s, acceptance, draft_tokens)
+    if gpus < 1:
+        raise InvalidInput("gpus", gpus, "at least 1")
+    prefills, decodes = _prefill_points(load, fleet, gpus), _decode_points(load, fleet, gpus)
     splits = [s for p in prefills for d in decodes for s in _splits(p, d, gpus, load)]
     if not splits:
         raise InvalidInput("gpus", gpus, "room for one prefill and one decode group that meet both bounds")
@@ -137,11 +144,32 @@ def recommend(
         (float(low), float(high)),
         "prefill" if chosen.prefill_rate < chosen.decode_rate else "decode",
         out_per_s,
-        gpus * gpu.gpu_hour_usd.value / 3600 / out_per_s * 1e6,
+        gpus * fleet.gpu.gpu_hour_usd.value / 3600 / out_per_s * 1e6,
         gpus - used,
         winners[chosen.label] / _DRAWS,
         others[0] if others else "",
     )
+
+
+def smallest_fleet(load: Workload, fleet: Fleet, *, requests_per_s: float, sure: bool = True) -> int:
+    """Fewest GPUs that carry `requests_per_s` inside both bounds.
+
+    With `sure`, they still do when both pools are as slow as their 90 % intervals allow.
+
+    Raises:
+        InvalidInput: a rate that is not positive, or a bound that no configuration meets.
+    """
+    if not 0 < requests_per_s < inf:
+        raise InvalidInput("requests_per_s", requests_per_s, "more than 0, and finite")
+    prefills, decodes = _prefill_points(load, fleet, _MANY_GPUS), _decode_points(load, fleet, _MANY_GPUS)
+
+    def gpus(per_group: float, group: int, relative: float) -> int:
+        safe = per_group / (1 + Z90 * relative) if sure else per_group
+        return ceil(requests_per_s / safe) * group
+
+    prefilling = min(gpus(p.requests_per_s, p.ep, p.step.sigma_us / p.step.total_us) for p in prefills)
+    decoding = min(gpus(_decode_requests_per_s(d, load), d.ep, d.step.sigma_us / d.step.total_us) for d in decodes)
+    return prefilling + decoding
 
 
 def balanced_cut(model: ModelShape, ep: int, tp: int) -> Parallelism | None:
@@ -152,20 +180,20 @@ def balanced_cut(model: ModelShape, ep: int, tp: int) -> Parallelism | None:
     return Parallelism(ep, tp, copies, BALANCED_BY_COPIES if ep > 1 else 1.0)
 
 
-def _prefill_points(
-    load: Workload, model: ModelShape, gpu: Hardware, stack: Stack, gpus: int, ttft_s: float
-) -> list[PrefillPoint]:
+def _prefill_points(load: Workload, fleet: Fleet, gpus: int) -> list[PrefillPoint]:
     """For each EP the point with most requests a GPU."""
     best: dict[int, PrefillPoint] = {}
     refusals: list[InvalidInput] = []
     for ep in PREFILL_EPS:
         for tp in TPS:
-            cut = balanced_cut(model, ep, tp)
+            cut = balanced_cut(fleet.model, ep, tp)
             if cut is None or ep >= gpus or ep % tp:
                 continue
             for tokens in PASS_TOKENS:
                 try:
-                    point = prefill_point(model, gpu, stack, cut, load, pass_tokens=tokens, ttft_s=ttft_s)
+                    point = prefill_point(
+                        fleet.model, fleet.gpu, fleet.stack, cut, load, pass_tokens=tokens, ttft_s=fleet.ttft_s
+                    )
                 except InvalidInput as error:
                     refusals.append(error)
                     continue
@@ -173,47 +201,38 @@ def _prefill_points(
                     best[ep] = point
     if not best:
         reason = f"; {refusals[0]}" if refusals else ""
-        raise InvalidInput("ttft_s", ttft_s, f"a bound that some prefill group of {gpus} GPUs meets{reason}")
+        raise InvalidInput("ttft_s", fleet.ttft_s, f"a bound that some prefill group of {gpus} GPUs meets{reason}")
     return list(best.values())
 
 
-def _decode_points(
-    load: Workload,
-    model: ModelShape,
-    gpu: Hardware,
-    stack: Stack,
-    gpus: int,
-    itl_s: float,
-    acceptance: float,
-    draft_tokens: int,
-) -> list[DecodePoint]:
+def _decode_points(load: Workload, fleet: Fleet, gpus: int) -> list[DecodePoint]:
     """For each EP the point with most tokens a GPU among those fast enough."""
     best: dict[int, DecodePoint] = {}
     fastest = 0.0
     for ep in DECODE_EPS:
-        cut = balanced_cut(model, ep, 1)
+        cut = balanced_cut(fleet.model, ep, 1)
         if cut is None or ep >= gpus:
             continue
         plan = DecodePlan(
-            model,
-            gpu,
-            stack,
+            fleet.model,
+            fleet.gpu,
+            fleet.stack,
             cached_tokens=load.context_mean,
-            draft_tokens=draft_tokens if model.mtp_layers else 0,
-            acceptance=acceptance,
+            draft_tokens=fleet.draft_tokens if fleet.model.mtp_layers else 0,
+            acceptance=fleet.acceptance,
             redundant_experts=cut.redundant_experts,
             imbalance=cut.imbalance,
         )
         for tp in TPS:
             for point in _batches(plan, ep, tp):
                 fastest = max(fastest, point.output_tokens_per_s)
-                if point.output_tokens_per_s * itl_s < 1:
+                if point.output_tokens_per_s * fleet.itl_s < 1:
                     break  # a larger batch is never faster
                 if ep not in best or point.gpu_tokens_per_s > best[ep].gpu_tokens_per_s:
                     best[ep] = point
     if not best:
         nearest = f"the fastest that fits makes a token in {1e3 / fastest:.1f} ms" if fastest else "nothing fits"
-        raise InvalidInput("itl_s", itl_s, f"a bound that some decode group of {gpus} GPUs meets; {nearest}")
+        raise InvalidInput("itl_s", fleet.itl_s, f"a bound that some decode group of {gpus} GPUs meets; {nearest}")
     return list(best.values())
 
 
@@ -226,10 +245,15 @@ def _batches(plan: DecodePlan, ep: int, tp: int) -> Iterator[DecodePoint]:
             return
 
 
+def _decode_requests_per_s(decode: DecodePoint, load: Workload) -> float:
+    """Requests that one decode group finishes."""
+    return decode.gpu_tokens_per_s * decode.ep * DECODE_LOAD / load.output_mean
+
+
 def _splits(prefill: PrefillPoint, decode: DecodePoint, gpus: int, load: Workload) -> Sequence[_Split]:
     """Every number of prefill groups that leaves room for a decode group."""
     found = []
-    per_group = decode.gpu_tokens_per_s * decode.ep * DECODE_LOAD / load.output_mean
+    per_group = _decode_requests_per_s(decode, load)
     for groups in range(1, (gpus - decode.ep) // prefill.ep + 1):
         decoding = (gpus - groups * prefill.ep) // decode.ep
         found.append(_Split(prefill, decode, groups, decoding, groups * prefill.requests_per_s, decoding * per_group))

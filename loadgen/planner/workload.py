@@ -1,13 +1,16 @@
 """What a deployment must serve: lengths, their spread, and how much of a prompt is cached already."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from math import inf, log
 from pathlib import Path
 
 import numpy as np
 
 from common.errors import InvalidInput
-from loadgen.planner.trace import TraceRow, read_trace
+from loadgen.traces.read import read_trace
+from loadgen.traces.row import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class Workload:
         if not 0 <= self.hit_rate < 1:
             raise InvalidInput("hit_rate", self.hit_rate, "at least 0 and below 1: a prompt's last token is computed")
         for field in ("input_mean", "output_mean"):
-            if getattr(self, field) <= 0:
-                raise InvalidInput(f"workload.{field}", getattr(self, field), "more than 0 tokens")
+            if not 0 < getattr(self, field) < inf:
+                raise InvalidInput(f"workload.{field}", getattr(self, field), "more than 0 tokens, and finite")
 
     @property
     def new_mean(self) -> float:
@@ -108,23 +111,55 @@ PRESETS: dict[str, Workload] = {
 
 
 def workload(name_or_path: str) -> Workload:
-    """A preset by name, or the statistics of a trace file."""
+    """A preset by name, a `.json` object of mean and percentile lengths, or the statistics of a trace file."""
     if name_or_path in PRESETS:
         return PRESETS[name_or_path]
     path = Path(name_or_path)
+    if path.suffix == ".json" and path.exists():
+        return _from_lengths(path)
     if not path.exists():
-        raise InvalidInput("workload", name_or_path, f"a preset ({', '.join(PRESETS)}) or an existing trace file")
+        raise InvalidInput("workload", name_or_path, f"a preset ({', '.join(PRESETS)}) or an existing file")
     return from_rows(path.name.split(".")[0], str(path.name), read_trace(path))
 
 
-def from_rows(name: str, source: str, rows: Sequence[TraceRow]) -> Workload:
+def _from_lengths(path: Path) -> Workload:
+    """`input_mean` and `output_mean` are required; p90, p99 and cv default to those of exponential lengths."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput("workload", path, f"readable JSON ({error})") from error
+    if not isinstance(given, dict):
+        raise InvalidInput("workload", path, "a JSON object")
+    known = [field.name for field in fields(Workload) if field.name not in ("name", "source")]
+    for key, value in given.items():
+        if key not in known:
+            raise InvalidInput(f"workload.{key}", value, f"one of {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise InvalidInput(f"workload.{key}", value, "a number of at least 0")
+    for key in ("input_mean", "output_mean"):
+        if key not in given:
+            raise InvalidInput(f"workload.{key}", "absent", "required")
+    mean_in, mean_out = float(given["input_mean"]), float(given["output_mean"])
+    return Workload(
+        name=path.stem,
+        source=path.name,
+        input_mean=mean_in,
+        input_p90=float(given.get("input_p90", mean_in * log(10))),
+        input_p99=float(given.get("input_p99", mean_in * log(100))),
+        input_cv=float(given.get("input_cv", 1.0)),
+        output_mean=mean_out,
+        output_p90=float(given.get("output_p90", mean_out * log(10))),
+        context_mean=float(given.get("context_mean", mean_in + mean_out / 2)),
+        hit_rate=float(given.get("hit_rate", 0.0)),
+    )
+
+
+def from_rows(name: str, source: str, rows: Sequence[Row]) -> Workload:
     """Statistics of a trace; its hit rate is that of one endless cache, an upper bound for any real one."""
-    tokens_in = np.array([row.input_tokens for row in rows], dtype=np.float64)
+    tokens_in = np.array([row.prompt_tokens for row in rows], dtype=np.float64)
     tokens_out = np.array([row.output_tokens for row in rows], dtype=np.float64)
-    if tokens_in.sum() == 0 or tokens_out.sum() == 0:
-        raise InvalidInput("workload", source, "a trace with tokens in and out")
-    hits = [row.hit_tokens for row in rows]
-    hit_rate = sum(h for h in hits if h is not None) / float(tokens_in.sum())
+    if tokens_out.sum() == 0:
+        raise InvalidInput("workload", source, "a trace with output tokens")
     return Workload(
         name=name,
         source=source,
@@ -135,5 +170,16 @@ def from_rows(name: str, source: str, rows: Sequence[TraceRow]) -> Workload:
         output_mean=float(tokens_out.mean()),
         output_p90=float(np.percentile(tokens_out, 90)),
         context_mean=float(np.average(tokens_in + tokens_out / 2, weights=tokens_out)),
-        hit_rate=hit_rate,
+        hit_rate=sum(hit_tokens(rows)) / float(tokens_in.sum()),
     )
+
+
+def hit_tokens(rows: Sequence[Row]) -> list[int]:
+    """Prompt tokens of each request in leading blocks seen before; at most all but the last, which is computed."""
+    seen: set[int] = set()
+    hits = []
+    for row in rows:
+        held = next((i for i, block in enumerate(row.hash_ids) if block not in seen), len(row.hash_ids))
+        seen.update(row.hash_ids)
+        hits.append(min(held * row.hash_block_tokens, row.prompt_tokens - 1))
+    return hits

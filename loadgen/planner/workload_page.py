@@ -1,13 +1,13 @@
 """The page that says, for three workloads, what 128 H100s or 64 H200s should run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.errors import InvalidInput
 from loadgen.planner.answers import workload_sections
 from loadgen.planner.fit import Constants
 from loadgen.planner.hardware import hardware
 from loadgen.planner.model_shapes import model_shape
-from loadgen.planner.ratio import Recommendation, recommend
+from loadgen.planner.ratio import Fleet, Recommendation, recommend
 from loadgen.planner.section import Cell, Section, joined, markdown
 from loadgen.planner.workload import PRESETS
 
@@ -34,20 +34,15 @@ QUESTIONS = (
 
 def answers(constants: Constants) -> dict[tuple[str, str], Recommendation]:
     """The recommendation for every (preset, hardware)."""
-    stack, model = constants.stack(_STACK), model_shape("deepseek-v3")
     return {
-        (q.preset, name): recommend(
-            PRESETS[q.preset],
-            model=model,
-            gpu=hardware(name),
-            stack=stack,
-            gpus=gpus,
-            ttft_s=q.ttft_s,
-            itl_s=q.itl_s,
-        )
+        (q.preset, name): recommend(PRESETS[q.preset], _fleet(constants, q, name), gpus=gpus)
         for q in QUESTIONS
         for name, gpus in FLEETS
     }
+
+
+def _fleet(constants: Constants, question: Question, name: str) -> Fleet:
+    return Fleet(model_shape("deepseek-v3"), hardware(name), constants.stack(_STACK), question.ttft_s, question.itl_s)
 
 
 def workload_page(constants: Constants) -> str:
@@ -59,8 +54,8 @@ def workload_page(constants: Constants) -> str:
         parts.append(f"## {question.preset}\n\n{question.why} Source of lengths: {load.source}.\n")
         parts.append(_reasons(question, found))
         for name, gpus in FLEETS:
-            answer = found[question.preset, name]
-            parts.append(joined(workload_sections(load, answer, hardware(name), gpus, question.ttft_s, question.itl_s)))
+            answer, fleet = found[question.preset, name], _fleet(constants, question, name)
+            parts.append(joined(workload_sections(load, answer, fleet, gpus)))
         parts.append(markdown(_sensitivity(question, constants)))
     return "\n".join([*parts, _FOOT])
 
@@ -118,26 +113,18 @@ def _sensitivity(question: Question, constants: Constants) -> Section:
     """The same question on the first fleet with its least known inputs moved."""
     name, gpus = FLEETS[0]
     base = PRESETS[question.preset]
+    fleet = _fleet(constants, question, name)
     cases = [
-        ("as asked", base, 0.6, question.itl_s),
-        ("no prefix hits", base.with_hit_rate(0.0), 0.6, question.itl_s),
-        ("hits + 20 points", base.with_hit_rate(min(base.hit_rate + 0.2, 0.95)), 0.6, question.itl_s),
-        ("drafts accepted 85 %", base, 0.85, question.itl_s),
-        ("twice as long a token", base, 0.6, 2 * question.itl_s),
+        ("as asked", base, fleet),
+        ("no prefix hits", base.with_hit_rate(0.0), fleet),
+        ("hits + 20 points", base.with_hit_rate(min(base.hit_rate + 0.2, 0.95)), fleet),
+        ("drafts accepted 85 %", base, replace(fleet, acceptance=0.85)),
+        ("twice as long a token", base, replace(fleet, itl_s=2 * fleet.itl_s)),
     ]
     rows: list[tuple[Cell, ...]] = []
-    for what, load, acceptance, itl_s in cases:
+    for what, load, case in cases:
         try:
-            r = recommend(
-                load,
-                model=model_shape("deepseek-v3"),
-                gpu=hardware(name),
-                stack=constants.stack(_STACK),
-                gpus=gpus,
-                ttft_s=question.ttft_s,
-                itl_s=itl_s,
-                acceptance=acceptance,
-            )
+            r = recommend(load, case, gpus=gpus)
         except InvalidInput as error:
             rows.append((what, None, str(error), ""))
             continue

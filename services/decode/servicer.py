@@ -53,3 +53,7 @@ class DecodeServicer(engine_pb2_grpc.DecodeServicer):
             return engine_pb2.CancelWorkReply(found=await self._instance.cancel(request.work_id))
         except TandemError as error:
             await abort(context, error)
+
+
+def register(servicer: DecodeServicer, server: grpc.aio.Server) -> None:
+    engine_pb2_grpc.add_DecodeServicer_to_server(servicer, server)

@@ -72,6 +72,10 @@ class PrefillInstance:
         Raises:
             LeaseLost, Incompatible: nothing can be read.
         """
+        if not opening.work_id:  # a reader that connects before it has work
+            self._source.check_reader(opening.incarnation, opening.compatibility)
+            yield self._source.hello
+            return
         stream = self._source.subscribe(
             opening.work_id, opening.incarnation, opening.compatibility, opening.first_block
         )

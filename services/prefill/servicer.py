@@ -79,3 +79,7 @@ async def _until_end(requests: AsyncIterator[engine_pb2.TransferRequest], ended:
     async for _ in requests:
         break
     ended.set()
+
+
+def register(servicer: PrefillServicer, server: grpc.aio.Server) -> None:
+    engine_pb2_grpc.add_PrefillServicer_to_server(servicer, server)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import get_args, get_origin
@@ -43,37 +44,53 @@ def kernels_with_reference() -> list[Path]:
     return sorted((ROOT / "kernels").glob("*_ref.py"))
 
 
-def signature(file: Path, name: str) -> tuple[str, ...] | None:
-    """Argument names and annotations of a module's public function, from its text (Triton need not be there)."""
+@dataclass(frozen=True)
+class Signature:
+    """A public function from its text, since Triton need not be there. `extra` arguments have defaults by keyword."""
+
+    arguments: tuple[str, ...]
+    returns: str
+    extra: tuple[str, ...] = ()
+
+
+def signatures(file: Path) -> dict[str, Signature]:
+    found = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not node.decorator_list:
+            spelled = {a.arg: f"{a.arg}: {ast.unparse(a.annotation)}" for a in _arguments(node) if a.annotation}
+            optional = [a.arg for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d]
+            needed = tuple(text for name, text in spelled.items() if name not in optional)
             returns = ast.unparse(node.returns) if node.returns else ""
-            return (*(f"{a.arg}: {ast.unparse(a.annotation) if a.annotation else ''}" for a in arguments), returns)
-    return None
+            found[node.name] = Signature(needed, returns, tuple(spelled[name] for name in optional))
+    return found
+
+
+def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
+    return node.args.posonlyargs + node.args.args + node.args.kwonlyargs
 
 
 @pytest.mark.parametrize("reference", kernels_with_reference(), ids=lambda file: file.stem)
 def test_a_kernel_and_its_reference_have_one_signature(reference: Path) -> None:
+    """A kernel may take more by keyword with a default, such as a tile; nothing else differs."""
     kernel = reference.with_name(reference.name.replace("_ref.py", ".py"))
     if not kernel.exists():
         pytest.skip(f"{kernel.name} is not written; the reference serves alone")
-    public = [
-        node.name
-        for node in ast.parse(reference.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    ]
-    shared = [name for name in public if signature(kernel, name) is not None]
-    assert shared, f"{kernel.name} has none of {public}"
+    ours, theirs = signatures(kernel), signatures(reference)
+    shared = ours.keys() & theirs.keys()
+    assert shared, f"{kernel.name} has none of {sorted(theirs)}"
     for name in shared:
-        assert signature(kernel, name) == signature(reference, name), name
+        assert (ours[name].arguments, ours[name].returns) == (theirs[name].arguments, theirs[name].returns), name
+        assert set(theirs[name].extra) <= set(ours[name].extra), name
 
 
 def test_every_kernel_has_a_reference() -> None:
+    """Beside it, or beside the kernel that it is a variant of: fp8_gemm_splitk computes fp8_gemm."""
+    references = {file.stem.removesuffix("_ref") for file in kernels_with_reference()}
     for file in sorted((ROOT / "kernels").glob("*.py")):
         text = file.read_text(encoding="utf-8")
         if "@triton.jit" in text and not file.name.endswith("_ref.py"):
-            assert file.with_name(f"{file.stem}_ref.py").exists(), f"{file.name} has no reference beside it"
+            variants = {file.stem} | {name for name in references if file.stem.startswith(f"{name}_")}
+            assert variants & references, f"{file.name} has no reference"
 
 
 def test_stubs_are_what_the_protos_say() -> None:

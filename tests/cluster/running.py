@@ -33,7 +33,9 @@ def greedy(prompt: list[int], tokens: int, **rest: object) -> GenerateRequest:
     )
 
 
-async def ask(client: InferenceClient, request: GenerateRequest, on_token: Callable[[int], None] | None = None) -> Answer:
+async def ask(
+    client: InferenceClient, request: GenerateRequest, on_token: Callable[[int], None] | None = None
+) -> Answer:
     """The whole answer; `on_token` hears how many tokens have come."""
     answer = Answer()
     async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -93,7 +95,9 @@ class RunningCluster:
         return (self.cluster.run.logs / f"{process}.log").read_text(encoding="utf-8", errors="replace")
 
     def logs(self) -> str:
-        return "\n".join(f"== {name}\n" + "\n".join(self.log(name).splitlines()[-15:]) for name in self.cluster.children)
+        return "\n".join(
+            f"== {name}\n" + "\n".join(self.log(name).splitlines()[-15:]) for name in self.cluster.children
+        )
 
     def stop(self) -> None:
         killed = self.cluster.stop()

@@ -11,9 +11,8 @@ from common.model.base import Model
 from common.model.batch import AttentionForm, ForwardBatch, Schedule
 from common.model.config import read_model_config
 from common.model.load import load_model
-from common.parallel.exchange import Exchange
 from common.parallel.expert_placement import ExpertPlacement
-from common.parallel.groups import Topology, tensor_group
+from common.parallel.groups import Topology, exchange, tensor_group
 from common.parallel.in_process import InProcessTransport
 from common.parallel.waits import Waits, run_together
 
@@ -76,7 +75,7 @@ class RankGroup:
                 load_model(
                     directory,
                     topology=topology,
-                    all_to_all=Exchange(
+                    all_to_all=exchange(
                         transport, placement or ExpertPlacement.contiguous(experts_in(directory), world)
                     ),
                     tensor_group=tensor_group(topology, transport),

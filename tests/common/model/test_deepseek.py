@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from common.errors import InternalError
+from common.model import attention
 from common.model.batch import AttentionForm, Schedule
 from common.model.load import load_model
 from common.parallel.waits import run
@@ -50,6 +51,15 @@ def test_a_context_longer_than_one_tile_of_queries(zoo: Zoo) -> None:
     group = RankGroup(directory)
     reference = zoo.oracle(directory).logits(tokens)
     assert_logits(chunked(group, tokens, [130, 270], AttentionForm.MULTI_HEAD), reference)
+
+
+def test_a_context_in_parts(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long contexts are projected up part by part and their attentions joined."""
+    monkeypatch.setattr(attention, "CONTEXT_PART_TOKENS", 12)
+    directory, tokens = zoo.checkpoint("base"), prompt(61)
+    reference = zoo.oracle(directory).logits(tokens)
+    for chunks in ([61], [5], [24, 1, 36]):
+        assert_logits(chunked(RankGroup(directory), tokens, chunks, AttentionForm.MULTI_HEAD), reference)
 
 
 def test_forms_share_one_cache(zoo: Zoo) -> None:

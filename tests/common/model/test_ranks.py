@@ -75,6 +75,19 @@ def test_exact_tokens(zoo: Zoo, world: int, tp: int, prefill: Schedule, decode: 
     assert ours == [[oracle.greedy(p, NEW_TOKENS) for p in own] for own in placed]
 
 
+@pytest.mark.parametrize("form", AttentionForm)
+@pytest.mark.parametrize(("world", "tp"), [(1, 1), (2, 2)])
+def test_a_sequence_cut_in_two_microbatches(zoo: Zoo, world: int, tp: int, form: AttentionForm) -> None:
+    """The second half needs the first half's latent of the same layer, and the first must not see the second."""
+    directory, tokens = zoo.checkpoint("base"), prompt(37)
+    group = RankGroup(directory, world=world, tp=tp)
+    rows = [
+        group.logits([[Span("a", tokens[start:end], start)]], form=form, schedule=Schedule.DUAL_MICROBATCH)[0]
+        for start, end in ((0, 16), (16, 37))
+    ]
+    torch.testing.assert_close(torch.cat(rows), zoo.oracle(directory).logits(tokens), rtol=0, atol=1e-4)
+
+
 def test_exact_tokens_over_128_ranks(zoo: Zoo) -> None:
     """Two experts a rank; three ranks have tokens, all take part."""
     directory = zoo.checkpoint("ep128")

@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from common.errors import InternalError
+from common.parallel.base import AllToAll
 from common.parallel.exchange import Exchange
 from common.parallel.expert_placement import ExpertPlacement
+from common.parallel.groups import exchange
 from common.parallel.in_process import InProcessTransport
+from common.parallel.local_exchange import LocalExchange
 
 HIDDEN = 8
 
@@ -23,7 +26,7 @@ def factor(expert: int) -> float:
 
 
 def step(
-    ranks: Sequence[Exchange],
+    ranks: Sequence[AllToAll],
     x: Sequence[torch.Tensor],
     ids: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
@@ -61,6 +64,19 @@ def test_sums_match_a_dense_layer(ranks: int, tokens: tuple[int, ...]) -> None:
         sums = step(ends, *zip(*inputs, strict=True), slot=slot)
         for ours, (x, ids, weights) in zip(sums, inputs, strict=True):
             torch.testing.assert_close(ours, dense(x, ids, weights))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 40])
+def test_one_rank_sends_nothing_and_gives_the_same(tokens: int) -> None:
+    placement = ExpertPlacement.contiguous(16, 1)
+    (transport,) = InProcessTransport.group(1)
+    local = exchange(transport, placement)
+    assert isinstance(local, LocalExchange)
+    (x, ids, weights) = routing(tokens, experts=16, top_k=4, seed=0)
+    for slot in (0, 1):
+        (ours,) = step([local], [x], [ids], [weights], slot=slot, announce=[3])
+        (reference,) = step(group(placement), [x], [ids], [weights])
+        assert torch.equal(ours, reference)
 
 
 def test_every_token_to_one_expert() -> None:
@@ -122,8 +138,8 @@ def test_ranks_that_disagree_on_announcing_are_found() -> None:
         ends[0].dispatch_recv(slot=0)
 
 
-def test_calls_out_of_order_are_found() -> None:
-    (end,) = group(ExpertPlacement.contiguous(4, 1))
+@pytest.mark.parametrize("end", [LocalExchange(4), group(ExpertPlacement.contiguous(4, 1))[0]], ids=["local", "sent"])
+def test_calls_out_of_order_are_found(end: AllToAll) -> None:
     for call in (end.dispatch_recv, end.combine_recv):
         with pytest.raises(InternalError, match="out of order"):
             call(slot=0)

@@ -1,3 +1,10 @@
+from typing import cast
+
+import pytest
+
+from common.clock import ManualClock
+from common.errors import WorkerLost
+from common.parallel.heartbeat import ParkedPeers, StoreHeartbeats
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.schedule import Schedule
 from common.parallel.step_gate import LockStepGate
@@ -35,3 +42,36 @@ def test_waking_a_running_group_raises_no_flag() -> None:
     assert gate.enter() is Schedule.NONE
     gate.leave((0, 0))
     assert not flag.is_raised_for(2)
+
+
+class Silence:
+    """Heartbeats in which rank 1 stopped."""
+
+    def __init__(self) -> None:
+        self.beats = [0, 5]
+
+    def beat(self) -> None:
+        self.beats[0] += 1
+
+    def read(self) -> tuple[int, ...]:
+        return tuple(self.beats)
+
+
+def test_a_parked_group_finds_out_that_a_peer_is_gone() -> None:
+    clock, beats, flag = ManualClock(), Silence(), InProcessWakeFlag()
+    peers = ParkedPeers(cast(StoreHeartbeats, beats), clock, limit_s=4.0)
+    gate = LockStepGate(SchedulePolicy(dual_microbatch_from=4), flag, peers)
+    for _ in range(40):
+        assert gate.enter() is None
+        clock.advance(0.1)
+    assert beats.beats[0] == 4  # four beats within the limit, however often it looks
+    # A step in between starts a new count of silence.
+    gate.wake()
+    assert gate.enter() is Schedule.NONE
+    gate.leave((0, 0))
+    assert gate.enter() is None
+    clock.advance(3.9)
+    assert gate.enter() is None
+    clock.advance(1.0)
+    with pytest.raises(WorkerLost, match="parked peers 1 showed no life for 4 s"):
+        gate.enter()

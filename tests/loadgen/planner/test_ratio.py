@@ -1,14 +1,14 @@
 """Prefill pools, the split of a fleet, and their bounds."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
 from loadgen.planner.hardware import hardware
 from loadgen.planner.model_shapes import model_shape
 from loadgen.planner.prefill_pool import handoff_bytes, prefill_point, queue_wait_s
-from loadgen.planner.ratio import DECODE_LOAD, balanced_cut, recommend
+from loadgen.planner.ratio import DECODE_LOAD, Fleet, balanced_cut, recommend, smallest_fleet
 from loadgen.planner.stacks import stack
 from loadgen.planner.workload import PRESETS
 
@@ -16,9 +16,9 @@ V3, H100, STACK = model_shape("deepseek-v3"), hardware("h100"), stack("measured-
 CHAT, REASONING = PRESETS["chat"], PRESETS["reasoning"]
 
 
-def ask(load, **changes):
-    question = {"model": V3, "gpu": H100, "stack": STACK, "gpus": 32, "ttft_s": 5.0, "itl_s": 0.06}
-    return recommend(load, **{**question, **changes})
+def ask(load, gpus=32, **changes):
+    fleet = Fleet(V3, H100, STACK, **{"ttft_s": 5.0, "itl_s": 0.06, **changes})
+    return recommend(load, fleet, gpus=gpus)
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +107,23 @@ def test_one_server_waits_as_pollaczek_and_khinchine_say():
 
 
 @given(load=st.floats(0, 0.98), more=st.floats(0, 0.01), servers=st.integers(1, 128))
+@settings(max_examples=60, deadline=None)
 def test_waits_grow_with_load_and_shrink_with_servers(load, more, servers):
     here = queue_wait_s(load, servers, 1.0, 1.5)
     assert queue_wait_s(load + more, servers, 1.0, 1.5) >= here
     assert queue_wait_s(load, servers + 1, 1.0, 1.5) <= here * (1 + 1e-9)
+
+
+def test_the_smallest_fleet_carries_its_rate_and_a_smaller_one_does_not(chat):
+    fleet = Fleet(V3, H100, STACK, 5.0, 0.06)
+    rate = 2 * chat.requests_per_s
+    gpus = smallest_fleet(CHAT, fleet, requests_per_s=rate, sure=False)
+    assert 32 < gpus <= 80
+    assert recommend(CHAT, fleet, gpus=gpus).requests_per_s >= rate * (1 - 1e-9)
+    assert recommend(CHAT, fleet, gpus=gpus - 8).requests_per_s < rate
+    assert smallest_fleet(CHAT, fleet, requests_per_s=rate) >= gpus
+    with pytest.raises(InvalidInput, match="requests_per_s"):
+        smallest_fleet(CHAT, fleet, requests_per_s=0)
 
 
 def test_copies_make_experts_divide():

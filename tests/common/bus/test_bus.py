@@ -1,0 +1,131 @@
+import asyncio
+import os
+import signal
+import time
+
+import nats
+import pytest
+
+from common.bus.connection import connect_bus
+from common.bus.load_reporter import LoadReporter
+from common.bus.messages import CancelNotice, DrainNotice, LoadReport, decode, encode
+from common.bus.sequence_gate import SequenceGate
+from common.bus.subjects import Subjects
+from common.errors import ConfigError, DependencyUnavailable, InvalidInput
+
+
+async def until(condition, within_s: float = 20.0) -> None:
+    give_up_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < give_up_s
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def pair(nats_url):
+    """Two connections: one that speaks, one that hears."""
+    buses = [await connect_bus(nats_url, name, 5.0, 10.0) for name in ("speaker", "hearer")]
+    yield buses
+    for bus in buses:
+        await bus.close()
+
+
+async def test_messages_arrive_typed_and_only_where_asked_for(pair, cluster):
+    speaker, hearer = pair
+    subjects, heard = Subjects(cluster), []
+    await hearer.subscribe(subjects.all_loads, LoadReport, heard.append)
+    await hearer.subscribe(subjects.all_drains, DrainNotice, heard.append)
+    await hearer.subscribe(subjects.cancel, CancelNotice, heard.append)
+    await hearer.flush(5.0)
+    reporter = LoadReporter(speaker, subjects, "p-0", 2**62 + 1)
+    assert await reporter.report({"queued": 3, "step_s": 0.25})
+    assert await LoadReporter(speaker, Subjects(f"{cluster}x"), "p-0", 1).report({})
+    assert await speaker.publish(subjects.drain("p-0"), DrainNotice("p-0", 7))
+    assert await speaker.publish(subjects.cancel, CancelNotice("w1"))
+    assert await reporter.report({"queued": 0, "step_s": 0.5})
+    await until(lambda: len(heard) >= 4)
+    assert [said for said in heard if isinstance(said, LoadReport)] == [
+        LoadReport("p-0", 2**62 + 1, 1, {"queued": 3, "step_s": 0.25}),
+        LoadReport("p-0", 2**62 + 1, 2, {"queued": 0, "step_s": 0.5}),
+    ]
+    assert DrainNotice("p-0", 7) in heard
+    assert CancelNotice("w1") in heard
+
+
+async def test_malformed_messages_are_counted_and_disturb_nobody(pair, cluster, nats_url):
+    _, hearer = pair
+    subject, heard = Subjects(cluster).cancel, []
+    await hearer.subscribe(subject, CancelNotice, heard.append)
+    await hearer.flush(5.0)
+    raw = await nats.connect(nats_url)
+    for data in (b"\xff", b"[]", b'{"work_id": 5}', b"{}", encode(CancelNotice("good"))):
+        await raw.publish(subject, data)
+    await raw.close()
+    await until(lambda: heard)
+    assert heard == [CancelNotice("good")]
+    assert hearer.counters.malformed == 4
+
+
+async def test_bus_comes_back_by_itself_with_its_subscriptions(own_nats, cluster):
+    """Scenario 11: while NATS is away nothing is kept, so nothing piles up; then new messages flow again."""
+    server = own_nats()
+    bus = await connect_bus(server.url, "both", 5.0, 10.0)
+    subjects, heard = Subjects(cluster), []
+    await bus.subscribe(subjects.cancel, CancelNotice, heard.append)
+    port, directory = server.port, server._log.parent
+    server.stop()
+    await until(lambda: not bus.connected)
+    for number in range(1000):
+        assert not await bus.publish(subjects.cancel, CancelNotice(f"lost{number}"))
+    assert bus.counters.unpublished == 1000
+    server.start(port, directory)
+    await until(lambda: bus.connected)
+    await bus.flush(5.0)
+    assert await bus.publish(subjects.cancel, CancelNotice("after"))
+    await until(lambda: heard)
+    assert heard == [CancelNotice("after")]
+    assert bus.counters.disconnects >= 1
+    await bus.close()
+
+
+async def test_silent_server_is_noticed(own_nats):
+    server = own_nats()
+    bus = await connect_bus(server.url, "one", 1.0, 10.0, ping_s=0.2)
+    os.kill(server.pid, signal.SIGSTOP)
+    await until(lambda: not bus.connected)
+    os.kill(server.pid, signal.SIGCONT)
+    await until(lambda: bus.connected)
+    await bus.close()
+
+
+async def test_absent_nats_is_a_bounded_wait_that_says_so(caplog):
+    started_s = time.monotonic()
+    with pytest.raises(DependencyUnavailable, match=r"no NATS at nats://127.0.0.1:1 within 0.5 s"):
+        await connect_bus("nats://127.0.0.1:1", "one", timeout_s=1.0, within_s=0.5)
+    assert time.monotonic() - started_s < 10
+    assert "waiting for NATS" in caplog.text
+
+
+def test_gate_lets_only_news_through():
+    """Scenario 12: loss, repetition and reordering."""
+    gate = SequenceGate()
+    sent = [(1, 4), (1, 5), (1, 5), (1, 8), (1, 7), (2, 2), (1, 9), (2, 3)]
+    assert [gate.admit("p", *one) for one in sent] == [True, True, False, True, False, True, False, True]
+    assert gate.missed == 2
+    assert gate.refused == 3
+    assert gate.admit("q", 1, 1)
+    gate.forget("p")
+    assert gate.admit("p", 1, 1)
+
+
+def test_message_with_unknown_fields_is_read_and_with_a_wrong_one_named():
+    assert decode(DrainNotice, b'{"instance": "a", "incarnation": 3, "since": 1}') == DrainNotice("a", 3)
+    with pytest.raises(InvalidInput) as raised:
+        decode(LoadReport, b'{"instance": "a", "incarnation": 3, "sequence": 1, "load": {"queued": "x"}}')
+    assert raised.value.field == "LoadReport.load.queued"
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "*", ">"])
+def test_name_that_is_no_token_is_refused(name):
+    with pytest.raises(ConfigError, match="NATS subject"):
+        Subjects("c").load(name)
