@@ -1,6 +1,12 @@
-"""From a YAML file and explicit ``field=value`` settings to a checked ClusterConfig."""
+"""From a YAML file and explicit ``field=value`` settings to a checked ClusterConfig.
 
-from collections.abc import Iterable
+A value that is ``${NAME}`` as a whole is taken from the environment variable NAME, so that one file serves pods with
+different addresses and holds no password.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +16,8 @@ from pydantic import ValidationError
 from common.config.checkpoint import check_checkpoint
 from common.config.cluster import ClusterConfig
 from common.errors import ConfigError
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def load_cluster(path: Path, settings: Iterable[str] = ()) -> ClusterConfig:
@@ -32,11 +40,39 @@ def load_cluster(path: Path, settings: Iterable[str] = ()) -> ClusterConfig:
         raise ConfigError(f"{path}: holds {type(document).__name__}, not a mapping of fields")
     for setting in settings:
         _apply(document, setting)
+    document = with_environment(document, os.environ, str(path))
     config = parse_cluster(document, str(path))
     model_path = (path.parent / config.model.path).resolve()
     config = config.model_copy(update={"model": config.model.model_copy(update={"path": str(model_path)})})
     check_checkpoint(config, str(path))
     return config
+
+
+def with_environment(document: dict[str, Any], environment: Mapping[str, str], source: str) -> dict[str, Any]:
+    """The document with every whole-value ``${NAME}`` replaced; text around a reference leaves it as it is.
+
+    Raises:
+        ConfigError: names field and variable of each reference to one that is not set or is empty.
+    """
+    faults: list[str] = []
+
+    def resolved(value: Any, field: str) -> Any:  # noqa: ANN401
+        if isinstance(value, dict):
+            return {key: resolved(below, f"{field}.{key}" if field else str(key)) for key, below in value.items()}
+        if isinstance(value, list):
+            return [resolved(below, f"{field}.{i}") for i, below in enumerate(value)]
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is None:
+            return value
+        given = environment.get(reference[1], "")
+        if not given:
+            faults.append(f"{field} = {value}: the environment variable {reference[1]} is not set")
+        return given
+
+    whole = resolved(document, "")
+    if faults:
+        raise ConfigError(f"{source}: {'; '.join(faults)}")
+    return dict(whole)
 
 
 def parse_cluster(document: dict[str, Any], source: str) -> ClusterConfig:

@@ -56,6 +56,10 @@ class Health:
         if probe is Probe.READINESS:
             await self._servicer.set("", status)
 
+    def serving(self, probe: Probe) -> bool:
+        """The present answer; may be asked from any thread."""
+        return self._answers.get(probe, False)
+
     def register(self, server: grpc.aio.Server) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 

@@ -1,18 +1,54 @@
-"""The HTTP end that Prometheus scrapes."""
+"""The HTTP end for those who run a service: ``/metrics`` for Prometheus, ``/healthz``, ``/readyz``, ``/version``."""
 
-from prometheus_client import CollectorRegistry, start_http_server
+import json
+import platform
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from common.errors import ConfigError
+from common.version import VERSION
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+_PLAIN = ("Content-Type", "text/plain; charset=utf-8")
+_JSON = ("Content-Type", "application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What a supervisor may ask. Called from the exporter's threads, so they answer from what is at hand.
+
+    Attributes:
+        live: whether the process makes progress; false means that only a restart helps.
+        ready: whether new requests are welcome; false while it drains.
+    """
+
+    live: Callable[[], bool]
+    ready: Callable[[], bool]
 
 
 class MetricsExporter:
-    """Serves one registry at ``http://host:port/metrics`` from its own thread until closed. Port 0 takes a free one."""
+    """Serves one registry and two probes from threads of its own until closed. Port 0 takes a free one.
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+    It does not depend on the service's event loop: one that is stuck still gets the answer that it is not live.
+    """
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int, probes: Probes) -> None:
+        self._metrics = make_wsgi_app(registry)
+        self._probes = probes
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            self._server = make_server(host, port, self._answer, _Server, _Quiet)
         except OSError as error:
             raise ConfigError(f"metrics port {host}:{port}: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:
@@ -22,3 +58,38 @@ class MetricsExporter:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def _answer(self, environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+        match environ["PATH_INFO"]:
+            case "/metrics":
+                return self._metrics(environ, start)
+            case "/healthz":
+                return _verdict(start, self._probes.live(), "live")
+            case "/readyz":
+                return _verdict(start, self._probes.ready(), "ready")
+            case "/version":
+                start("200 OK", [_JSON])
+                return [json.dumps(version_facts()).encode()]
+        start("404 Not Found", [_PLAIN])
+        return [b"/metrics /healthz /readyz /version\n"]
+
+
+def version_facts() -> dict[str, str]:
+    """What ``/version`` answers."""
+    return {"name": "tandem-serve", "version": VERSION, "python": platform.python_version()}
+
+
+def _verdict(start: "StartResponse", holds: bool, what: str) -> Iterable[bytes]:
+    start("200 OK" if holds else "503 Service Unavailable", [_PLAIN])
+    return [f"{'' if holds else 'not '}{what}\n".encode()]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    """Probes come every few seconds; they are no news."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass

@@ -10,6 +10,7 @@ import grpc
 from common.engine.loop import EngineLoop
 from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
 from common.rpc.server import Health, Probe, build_server, start_server
+from common.telemetry.exporter import Probes
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
 from common.worker.rank_main import RankContext
@@ -52,6 +53,14 @@ class Announcer(Protocol):
         ...
 
 
+def probes_of(engine: EngineLoop[Any, Any], health: Health, stalled_after_s: float) -> Probes:
+    """Live while the engine makes progress, whatever the event loop does; ready as the gRPC health service says."""
+    return Probes(
+        live=lambda: engine.error is None and engine.progress_age_s() <= stalled_after_s,
+        ready=lambda: health.serving(Probe.READINESS),
+    )
+
+
 async def serve_instance(
     context: RankContext,
     engine: EngineLoop[Any, Any],
@@ -62,6 +71,7 @@ async def serve_instance(
     services: Sequence[str],
     close: Callable[[], Awaitable[None]],
     ending: GroupEnding | None,
+    health: Health,
     beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
     """Run until SIGTERM and then drain, or until the engine dies.
@@ -78,7 +88,7 @@ async def serve_instance(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    health, server = Health(), build_server()
+    server = build_server()
     add_servicer(server)
     port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
     engine.start()

@@ -12,6 +12,7 @@ from common.engine.loop import EngineLoop
 from common.kv.block_pool import BlockPool
 from common.kv.hashing import chain_hashes
 from common.request import Work
+from common.rpc.server import Health
 from common.telemetry.exporter import MetricsExporter
 from common.telemetry.worker_metrics import worker_metrics
 from common.transfer.landing import HostLanding
@@ -21,7 +22,7 @@ from common.worker.announcer import ClusterAnnouncer
 from common.worker.describe import describe
 from common.worker.engine_shape import decode_settings
 from common.worker.event_channel import EventChannel
-from common.worker.lifecycle import serve_instance
+from common.worker.lifecycle import probes_of, serve_instance
 from common.worker.rank_main import RankContext, end_process, rank_main
 from common.worker.rank_parts import RankParts
 from services.decode.acquaintance import keep_acquainted
@@ -36,12 +37,14 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     config, clock, name = context.config, context.clock, context.place.instance
     registry = CollectorRegistry()
     metrics = worker_metrics(registry, model=config.model.name, role="decode", dp_rank=context.place.dp_rank)
-    exporter = MetricsExporter(registry, context.worker.host, context.metrics_port)
     channel: EventChannel[DecodeEvent] = EventChannel(asyncio.get_running_loop())
     engine = DecodeEngine(
         decode_settings(config), parts.runner, BlockPool(config.decode.blocks), clock, parts.group.gate, root=parts.root
     )
     loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine", at_end=parts.release_followers)
+    health = Health()
+    probes = probes_of(loop, health, context.worker.stalled_after_s)
+    exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)
     outcomes = Outcomes(asyncio.get_running_loop(), loop)
     reader = _reader(context, parts, outcomes)
     reads = Reads(name, parts.compatibility, reader, config.decode.transfer_timeout_s, outcomes.failed)
@@ -69,6 +72,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         services=[SERVICE],
         close=close,
         ending=parts.group.ending,
+        health=health,
         beside=[keep_acquainted(lambda: announcer.leases, reads)],
     )
 

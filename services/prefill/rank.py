@@ -9,6 +9,7 @@ from common.engine.events import PrefillEvent
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
 from common.kv.block_pool import BlockPool
+from common.rpc.server import Health
 from common.telemetry.exporter import MetricsExporter
 from common.telemetry.worker_metrics import worker_metrics
 from common.transfer.agent import SourceAgent
@@ -18,7 +19,7 @@ from common.worker.announcer import ClusterAnnouncer
 from common.worker.describe import describe
 from common.worker.engine_shape import prefill_settings
 from common.worker.event_channel import EventChannel
-from common.worker.lifecycle import serve_instance
+from common.worker.lifecycle import probes_of, serve_instance
 from common.worker.rank_main import RankContext, end_process, rank_main
 from common.worker.rank_parts import RankParts
 from services.prefill.instance import EngineLeases, PrefillInstance
@@ -31,7 +32,6 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     config, clock, name = context.config, context.clock, context.place.instance
     registry = CollectorRegistry()
     metrics = worker_metrics(registry, model=config.model.name, role="prefill", dp_rank=context.place.dp_rank)
-    exporter = MetricsExporter(registry, context.worker.host, context.metrics_port)
     channel: EventChannel[PrefillEvent] = EventChannel(asyncio.get_running_loop())
     engine = PrefillEngine(
         prefill_settings(config),
@@ -44,6 +44,9 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         early=channel.put,
     )
     loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine", at_end=parts.release_followers)
+    health = Health()
+    probes = probes_of(loop, health, context.worker.stalled_after_s)
+    exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)
     agent = SourceAgent(f"{name}@{context.incarnation:x}", tensor_region(parts.pool.tensor))
     runs = Runs()
     source = TransferSource(
@@ -67,6 +70,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         services=[SERVICE],
         close=close,
         ending=parts.group.ending,
+        health=health,
     )
 
 

@@ -14,7 +14,8 @@ from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
 from common.rpc.server import Health, build_server, start_server
-from common.telemetry.exporter import MetricsExporter
+from common.telemetry.event_loop import answers_within
+from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.links import open_links
@@ -27,6 +28,7 @@ from services.scheduler.upkeep import keep_up
 
 log = get_log(__name__)
 STREAM_GRACE_S = 2.0
+STUCK_AFTER_S = 2.0
 
 
 async def serve(config: ClusterConfig, number: int) -> None:
@@ -39,13 +41,16 @@ async def serve(config: ClusterConfig, number: int) -> None:
     card = read_model_card(directory, config.model.name, config.context_tokens)
     tokenizer = Tokenizer.load(directory)
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
-    async with open_links(config, clock) as links:
+    async with open_links(config, settings.name, clock) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
+        replica.around.repeat_cancel = links.say_cancel
         health, server = Health(), build_server()
         register(replica.core, server)
         spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""
         edge = HttpEdge(replica.core, spell, replica.ready)
-        exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number)
+        loop = asyncio.get_running_loop()
+        probes = Probes(live=lambda: answers_within(loop, STUCK_AFTER_S), ready=replica.ready)
+        exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number, probes)
         http_port = await edge.start(place.host, place.http_port and place.http_port + number)
         port = await start_server(server, f"{place.host}:{place.port and place.port + number}", health, [SERVICE])
         log.info("serving", port=port, http_port=http_port, metrics_port=exporter.port, identity=replica.identity)

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from common.config.cluster import ClusterConfig
-from common.config.load import dump_cluster, load_cluster, parse_cluster
+from common.config.load import dump_cluster, load_cluster, parse_cluster, with_environment
 from common.errors import CheckpointError, ConfigError
 
 MODEL: dict[str, Any] = {"path": "model", "name": "tiny"}
@@ -107,3 +107,28 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
         load_cluster(tmp_path / "nowhere.yaml")
+
+
+def test_whole_values_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_ADDRESS", "10.0.0.7")
+    monkeypatch.setenv("CONTEXT", "2048")
+    worker = {"host": "${POD_ADDRESS}"}
+    file = write(tmp_path, {"model": MODEL, "context_tokens": "${CONTEXT}", "decode": {"worker": worker}})
+    config = load_cluster(file)
+    assert (config.decode.worker.host, config.context_tokens) == ("10.0.0.7", 2048)
+
+
+def test_unset_variables_are_named_with_their_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_ADDRESS", raising=False)
+    monkeypatch.setenv("NATS_ADDRESS", "")
+    document = {"model": MODEL, "redis": {"url": "${REDIS_ADDRESS}"}, "nats": {"url": "${NATS_ADDRESS}"}}
+    with pytest.raises(ConfigError) as refused:
+        load_cluster(write(tmp_path, document))
+    assert "redis.url = ${REDIS_ADDRESS}: the environment variable REDIS_ADDRESS is not set" in str(refused.value)
+    assert "nats.url" in str(refused.value)
+
+
+def test_a_reference_within_a_value_is_text() -> None:
+    assert with_environment({"a": {"b": ["x${HOME}", "${1}"]}}, {"HOME": "/root"}, "it") == {
+        "a": {"b": ["x${HOME}", "${1}"]}
+    }

@@ -5,14 +5,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from common.errors import ConfigError, Overloaded, TagMismatch
-from common.telemetry.exporter import MetricsExporter
+from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.worker_metrics import BLOCK_STATES, worker_metrics
+
+FINE = Probes(live=lambda: True, ready=lambda: True)
 
 
 def test_every_series_is_exported_before_the_first_request() -> None:
     registry = CollectorRegistry()
     metrics = worker_metrics(registry, model="tiny", role="decode", dp_rank=3)
-    exporter = MetricsExporter(registry, "127.0.0.1", 0)
+    exporter = MetricsExporter(registry, "127.0.0.1", 0, FINE)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=5) as reply:
             text = reply.read().decode()
@@ -40,4 +42,4 @@ def test_a_taken_port_is_a_config_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)):
-            MetricsExporter(CollectorRegistry(), "127.0.0.1", port)
+            MetricsExporter(CollectorRegistry(), "127.0.0.1", port, FINE)

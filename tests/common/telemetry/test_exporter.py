@@ -1,0 +1,72 @@
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from common.telemetry.event_loop import answers_within
+from common.telemetry.exporter import MetricsExporter, Probes
+from common.version import VERSION
+
+
+@dataclass
+class Service:
+    live: bool = True
+    ready: bool = False
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def port(service: Service) -> Iterator[int]:
+    probes = Probes(live=lambda: service.live, ready=lambda: service.ready)
+    exporter = MetricsExporter(CollectorRegistry(), "127.0.0.1", 0, probes)
+    yield exporter.port
+    exporter.close()
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def test_probes_answer_for_themselves(service: Service, port: int) -> None:
+    assert get(port, "/healthz") == (200, "live\n")
+    assert get(port, "/readyz") == (503, "not ready\n")
+    service.ready = True
+    assert get(port, "/readyz") == (200, "ready\n")
+    service.live = False
+    assert get(port, "/healthz") == (503, "not live\n")
+
+
+def test_version_and_unknown_paths(port: int) -> None:
+    status, body = get(port, "/version")
+    assert (status, json.loads(body)["version"]) == (200, VERSION)
+    assert get(port, "/metrics")[0] == 200
+    assert get(port, "/nothing")[0] == 404
+
+
+async def test_a_stuck_event_loop_is_noticed_from_outside() -> None:
+    loop = asyncio.get_running_loop()
+    assert await asyncio.to_thread(answers_within, loop, 5.0)
+    asked = loop.run_in_executor(None, answers_within, loop, 0.05)
+    time.sleep(0.3)  # noqa: ASYNC251  the loop is stuck while the question runs out
+    assert await asked is False
+
+
+def test_a_closed_event_loop_does_not_answer() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    assert answers_within(loop, 5.0) is False
