@@ -14,6 +14,7 @@ from kernels.mla_prefill import RaggedPrefill, attend_cudnn
 
 CACHED = 5000
 DECODE_TARGETS_US = {(128, 2): 520.0, (32, 2): 150.0}
+DECODE_SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1), (32, 1), (64, 1), (128, 1), (32, 2), (128, 2), (128, 4))
 PREFILL_TARGETS_TFLOPS = {4096: 630.0, 8192: 690.0}
 HEADS, RANK, ROPE = inputs.HEADS, inputs.RANK, inputs.ROPE
 

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -73,18 +74,17 @@ def result(
     )
 
 
-def machine() -> dict[str, str | int]:
-    """The GPU, its clocks now and its driver."""
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "gpu": properties.name,
-        "multiprocessors": properties.multi_processor_count,
-        "memory_gib": properties.total_memory >> 30,
-        "sm_clock_mhz": torch.cuda.clock_rate(),
-        "power_w": torch.cuda.power_draw() // 1000,
-        "temperature_c": torch.cuda.temperature(),
-        "cuda": str(torch.version.cuda),
-    }
+def machine() -> dict[str, str]:
+    """The GPU, its driver, and its clocks and power at this moment, as nvidia-smi says."""
+    fields = ("name", "driver_version", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+    answer = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    values = [value.strip() for value in answer.stdout.strip().split(",")]
+    return {**dict(zip(fields, values, strict=True)), "cuda": str(torch.version.cuda)}
 
 
 def versions() -> dict[str, str]:
