@@ -16,7 +16,8 @@ def tables(paths: list[Path]) -> str:
     limits = first["limits"]
     commands = "; ".join(f"`{document['command']}`" for document in documents)
     head = (
-        f"{first['machine']['name']}, {first['date']}, driver {first['machine']['driver_version']}, SM clock {first['machine']['clocks.sm']} at the end; "
+        f"{first['machine']['name']}, {first['date']}, driver {first['machine']['driver_version']}, "
+        f"SM clock {first['machine']['clocks.sm']} at the end; "
         f"{versions}.\n"
         f"Limits measured in the same run: {limits['bytes_per_s'] / 1e12:.2f} TB/s, "
         f"{limits['bf16_flops'] / 1e12:.0f} TFLOP/s bf16, {limits['fp8_flops'] / 1e12:.0f} TFLOP/s FP8 (cuBLAS).\n"
