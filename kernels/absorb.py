@@ -19,23 +19,26 @@ from kernels.tiles import pow2_at_least, scale_buffer
 
 @triton.jit(do_not_specialize=["T"])
 def _absorb(
-    q_desc, q_ptr, k_desc, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, stride_q, stride_out,
-    NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    q_desc, q_ptr, k_desc, k_ptr, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, T, R, stride_q, stride_out,
+    NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head, `COLUMNS` latent channels and `ROWS` tokens; the programs of channel 0 also rotate."""
-    column_tiles = R // COLUMNS
-    head, r0 = tl.program_id(0) // column_tiles, (tl.program_id(0) % column_tiles) * COLUMNS
+    """One head, `BLOCKS` x 128 latent channels and `ROWS` tokens; the programs of channel 0 also rotate."""
+    column_tiles = R // (128 * BLOCKS)
+    head, r0 = tl.program_id(0) // column_tiles, (tl.program_id(0) % column_tiles) * 128 * BLOCKS
     m0 = tl.program_id(1) * ROWS
     token = m0 + tl.arange(0, ROWS)
     live = token < T
     release(PDL)
-    w = k_desc.load([head * R + r0, 0])
-    w_scale = tl.load(ks_ptr + head * (R // 128) + r0 // 128)
+    prefetch(k_ptr + (head * R + r0 + tl.arange(0, 128 * BLOCKS)).to(tl.int64) * NOPE, PDL)
     wait(PDL)
-    q, scale = quantize_groups(q_desc.load([m0, head * (NOPE + PE)]).to(tl.float32))
-    part = tl.trans(tl.dot(w, q.to(w.dtype).T)) * (scale * w_scale)[:, None]
     to = out_ptr + token.to(tl.int64)[:, None] * stride_out + head * (R + PE)
-    tl.store(to + r0 + tl.arange(0, COLUMNS)[None, :], part.to(out_ptr.dtype.element_ty), mask=live[:, None])
+    q, scale = quantize_groups(q_desc.load([m0, head * (NOPE + PE)]).to(tl.float32))
+    q = q.to(k_ptr.dtype.element_ty)
+    for block in tl.range(0, BLOCKS, num_stages=3):
+        row = head * R + r0 + block * 128
+        part = tl.trans(tl.dot(k_desc.load([row, 0]), q.T)) * (scale * tl.load(ks_ptr + row // 128))[:, None]
+        at = r0 + block * 128 + tl.arange(0, 128)[None, :]
+        tl.store(to + at, part.to(out_ptr.dtype.element_ty), mask=live[:, None])
     if r0 == 0:
         half = tl.arange(0, PE // 2)
         angle = tl.load(positions_ptr + token, mask=live, other=0)[:, None] * (PE // 2) + half[None, :]
@@ -109,13 +112,14 @@ def absorb_query(
     tokens = q.shape[0]
     out = q.new_empty((tokens, heads, rank + pe))
     if tokens:
-        rows = rows or min(64, pow2_at_least(tokens, 16))
-        _absorb[(heads * rank // 128, triton.cdiv(tokens, rows))](
+        rows = rows or min(32, pow2_at_least(tokens, 16))
+        blocks = 1 if tokens <= 16 else rank // 128  # few tokens: more programs rather than one quantisation
+        _absorb[(heads * rank // (128 * blocks), triton.cdiv(tokens, rows))](
             TensorDescriptor(q.view(tokens, -1), [tokens, heads * (nope + pe)], [q.stride(0), 1], [rows, nope]),
             q,
             TensorDescriptor(k_b.view(-1, nope), [heads * rank, nope], [nope, 1], [128, nope]),
-            k_scale, cos, sin, positions, out, tokens, rank, q.stride(0), out.stride(0),
-            NOPE=nope, PE=pe, ROWS=rows, COLUMNS=128, num_warps=4, **launch_options(q.device),
+            k_b, k_scale, cos, sin, positions, out, tokens, rank, q.stride(0), out.stride(0),
+            NOPE=nope, PE=pe, ROWS=rows, BLOCKS=blocks, num_warps=4, **launch_options(q.device),
         )  # fmt: skip
     return out
 
@@ -149,7 +153,7 @@ def project_value(attended: Tensor, v_b: Tensor, v_scale: Tensor, *, rows: int |
     q = attended.new_empty((tokens, heads * values), dtype=check.FP8)
     scale = scale_buffer(tokens, heads, attended.device)
     if tokens:
-        rows = rows or min(64, pow2_at_least(tokens, 16))
+        rows = rows or (16 if tokens <= 32 else 32)
         _project_value[(heads, triton.cdiv(tokens, rows))](
             TensorDescriptor(attended.view(tokens, -1), [tokens, heads * rank], [heads * rank, 1], [rows, 128]),
             TensorDescriptor(v_b.view(-1, rank), [heads * values, rank], [rank, 1], [values, 128]),

@@ -121,20 +121,20 @@ def _splitk(
 # (N, K): tiles by the most rows they are for. Splits are one number a shape, so that results do not depend on the batch.
 TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {
     (2112, 7168): (  # q_a and kv_a
-        (16, Tile(16, 64, splits=4, stages=4)),
-        (32, Tile(32, 64, splits=4, stages=4)),
-        (MANY, Tile(64, 64, splits=4, stages=4)),
+        (16, Tile(16, 64, splits=4, prefetch=16)),
+        (32, Tile(32, 64, splits=4, prefetch=16)),
+        (MANY, Tile(64, 64, splits=4, prefetch=16)),
     ),
     (24576, 1536): (  # q_b
-        (16, Tile(16, 128, stages=4)),
-        (32, Tile(32, 64, stages=3)),
-        (64, Tile(64, 64, stages=4)),
+        (16, Tile(16, 128, prefetch=4)),
+        (32, Tile(32, 64, stages=3, prefetch=4)),
+        (64, Tile(64, 64, prefetch=4)),
         (MANY, Tile(64, 128, stages=3)),
     ),
     (7168, 16384): (  # o_proj
-        (16, Tile(16, 128, splits=2, stages=6)),
-        (32, Tile(32, 128, splits=2, stages=6)),
-        (MANY, Tile(64, 128, splits=2, stages=6)),
+        (16, Tile(16, 128, splits=2, stages=6, prefetch=16)),
+        (32, Tile(32, 128, splits=2, stages=6, prefetch=16)),
+        (MANY, Tile(64, 128, splits=2, stages=6, prefetch=16)),
     ),
 }
 

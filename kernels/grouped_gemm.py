@@ -18,21 +18,28 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
 from kernels.fp8_gemm_splitk import arrival_counters, column_scale, scale_descriptor
-from kernels.pdl import begin, launch_options
+from kernels.pdl import launch_options, prefetch, release, wait
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count
 
 
 @triton.jit
 def _grouped(
-    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
+    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, w_ptr, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
     arrived_ptr, N, K, stride_xs, stride_ws_expert, stride_ws, stride_out_scale,
     E: tl.constexpr, E_BLOCK: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     GATHER: tl.constexpr, SWIGLU: tl.constexpr, STAGES: tl.constexpr,
-    FLATTEN: tl.constexpr, TAIL: tl.constexpr, PDL: tl.constexpr,
+    FLATTEN: tl.constexpr, TAIL: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Without SWIGLU, N columns a tile of COLUMNS each; with it, N counts gate and up together."""
-    begin(PDL)
+    release(PDL)
+    if AHEAD >= 0:
+        # Every token takes this expert: its weight can come to L2 while the router still works.
+        lines = tl.cast(N, tl.int64) * (K // 128)
+        for line in range(tl.program_id(0) * 128, lines, tl.num_programs(0) * 128):
+            at = tl.minimum(line + tl.arange(0, 128), lines - 1)
+            prefetch(w_ptr + (AHEAD * lines + at) * 128, PDL)
+    wait(PDL)
     experts = tl.arange(0, E_BLOCK)
     counts = tl.load(counts_ptr + experts, mask=experts < E, other=0)
     tiles = (counts + ROWS - 1) // ROWS
@@ -118,18 +125,30 @@ def _grouped(
 
 ROW_ALIGN = 4
 
-# Tiles by the mean rows an expert gets: (at most, plain tile, gate-up tile).
-TILES: tuple[tuple[float, Tile, Tile], ...] = (
-    (16, Tile(16, 128, stages=5, programs_per_sm=2), Tile(16, 128, stages=5, warps=8)),
-    (32, Tile(32, 128, stages=4, programs_per_sm=2), Tile(32, 128, stages=5, warps=8)),
-    (float("inf"), Tile(64, 128, stages=4, programs_per_sm=2), Tile(64, 128, stages=4, warps=8)),
+MANY = float("inf")
+# Tiles by the most rows the busiest expert can have: every token takes a shared expert, so that is their number.
+TILES: tuple[tuple[float, Tile], ...] = (
+    (16, Tile(16, 256, splits=8, warps=8)),
+    (32, Tile(32, 128, programs_per_sm=2)),
+    (MANY, Tile(64, 128, splits=8, programs_per_sm=2)),
 )
+DOWN_TILES: tuple[tuple[float, Tile], ...] = (
+    (16, Tile(16, 256, warps=8, flatten=True)),
+    (32, Tile(32, 256, warps=8, flatten=True)),
+    (MANY, Tile(64, 128, programs_per_sm=2)),
+)
+GATE_UP_TILES: tuple[tuple[float, Tile], ...] = (
+    (16, Tile(16, 128, warps=8, flatten=True)),
+    (32, Tile(32, 128, warps=8, flatten=True)),
+    (MANY, Tile(64, 128, warps=8)),
+)
+SHORT_K = 4096  # up to here an item is short and the tiles of the down projection are ahead
 
 
-def pick_tiles(rows: int, experts: int) -> tuple[Tile, Tile]:
-    """(tile of `grouped_gemm`, tile of `grouped_gate_up`) for `rows` sorted rows over `experts`."""
-    mean = rows / max(experts, 1)
-    return next((plain, fused) for limit, plain, fused in TILES if mean <= limit)
+def pick_tile(rows: int, inner: int, *, gate_up: bool = False) -> Tile:
+    """The measured tile where no expert has many more than `rows`; larger experts take several tiles."""
+    table = GATE_UP_TILES if gate_up else DOWN_TILES if inner <= SHORT_K else TILES
+    return next(tile for limit, tile in table if rows <= limit)
 
 
 def grouped_gemm(
@@ -141,6 +160,8 @@ def grouped_gemm(
     sources: Tensor | None = None,
     *,
     align: int = ROW_ALIGN,
+    ahead: int | None = None,
+    expected_rows: int | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     tile: Tile | None = None,
 ) -> Tensor:
@@ -152,6 +173,8 @@ def grouped_gemm(
         w: e4m3 [experts, N, K]; w_scale: fp32 [experts, ceil(N/128), ceil(K/128)].
         counts: int32 [experts]: rows of each expert.
         align: each expert's rows begin at a multiple of it; 4 or more, so that TMA can load the scales.
+        ahead: an expert that is certain to have rows (a shared one): its weight is fetched before the inputs are ready.
+        expected_rows: about what the busiest expert gets, for the choice of the tile; any value gives right results.
         sources: int32 [M], the row of `x` behind each sorted row; entries outside the experts' rows are not read.
 
     Returns:
@@ -162,7 +185,7 @@ def grouped_gemm(
     """
     rows = _check(x, x_scale, w, w_scale, counts, sources, align)
     out = x.new_empty((rows, w.shape[1]), dtype=out_dtype)
-    _launch(x, x_scale, w, w_scale, counts, sources, out, None, align, tile or pick_tiles(rows, w.shape[0])[0])
+    _launch(x, x_scale, w, w_scale, counts, sources, out, None, align, ahead, tile or pick_tile(expected_rows or rows, w.shape[2]))
     return out
 
 
@@ -175,6 +198,8 @@ def grouped_gate_up(
     sources: Tensor | None = None,
     *,
     align: int = ROW_ALIGN,
+    ahead: int | None = None,
+    expected_rows: int | None = None,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`grouped_gemm` by [gate; up] weights [experts, 2 I, K], then SwiGLU and quantisation, in one launch.
@@ -187,7 +212,7 @@ def grouped_gate_up(
     inner = w.shape[1] // 2
     out = x.new_empty((rows, inner), dtype=check.FP8)
     scale = scale_buffer(rows, inner // 128, x.device)
-    _launch(x, x_scale, w, w_scale, counts, sources, out, scale, align, tile or pick_tiles(rows, w.shape[0])[1])
+    _launch(x, x_scale, w, w_scale, counts, sources, out, scale, align, ahead, tile or pick_tile(expected_rows or rows, w.shape[2], gate_up=True))
     return out, scale
 
 
@@ -232,6 +257,7 @@ def _launch(
     out: Tensor,
     out_scale: Tensor | None,
     align: int,
+    ahead: int | None,
     tile: Tile,
 ) -> None:
     experts, columns, inner = w.shape
@@ -248,6 +274,7 @@ def _launch(
         scale_descriptor(x_scale, tile.rows),
         counts if sources is None else sources,
         TensorDescriptor(w.view(-1, inner), [experts * columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
+        w,
         w_scale,
         counts,
         out,
@@ -270,6 +297,7 @@ def _launch(
         STAGES=tile.stages,
         FLATTEN=tile.flatten,
         TAIL=tail,
+        AHEAD=-1 if ahead is None else ahead,
         num_warps=tile.warps,
         **launch_options(x.device),
     )

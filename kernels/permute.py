@@ -13,21 +13,26 @@ from torch import Tensor
 from kernels import check
 from kernels.pdl import begin, launch_options
 from kernels.permute_ref import sorted_rows
-from kernels.tiles import pow2_at_least
+from kernels.tiles import pow2_at_least, scale_buffer
 
-PAIRS = 2048  # pairs a program looks at per step
+PAIRS = 2048  # pairs a program looks at per step, four times as many where there are more than LARGE_PAIRS
+LARGE_PAIRS = 1 << 15
 
 
 @triton.jit(do_not_specialize=["pairs"])
 def _sort_pairs(
     ids_ptr, rows_ptr, sources_ptr, counts_ptr, pairs, top_k,
     E: tl.constexpr, ALIGN: tl.constexpr, E_BLOCK: tl.constexpr, PAIRS: tl.constexpr,
-    PDL: tl.constexpr,
+    COUNTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     expert = tl.program_id(0)
     lane = tl.arange(0, PAIRS)
-    if ALIGN == 1:
+    if COUNTED:
+        column = tl.arange(0, E_BLOCK)
+        known = tl.load(counts_ptr + column, mask=column < expert, other=0)
+        below = tl.sum((known + ALIGN - 1) // ALIGN * ALIGN, axis=0)
+    elif ALIGN == 1:
         below = 0
         for start in range(0, pairs, PAIRS):
             ids = tl.load(ids_ptr + start + lane, mask=start + lane < pairs, other=-1)
@@ -51,7 +56,8 @@ def _sort_pairs(
         found += tl.sum(mine.to(tl.int32), axis=0)
         if expert == 0:
             tl.store(rows_ptr + pair, -1, mask=(pair < pairs) & ((ids < 0) | (ids >= E)))
-    tl.store(counts_ptr + expert, found)
+    if not COUNTED:
+        tl.store(counts_ptr + expert, found)
 
 
 @triton.jit
@@ -82,16 +88,17 @@ def _permute(x_ptr, rows_ptr, out_ptr, H, stride_x, TOP_K: tl.constexpr, BLOCK: 
 
 @triton.jit
 def _permute_scales(
-    scale_ptr, rows_ptr, out_ptr, blocks, stride_token, stride_block, stride_out,
-    TOP_K: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
+    scale_ptr, sources_ptr, out_ptr, tokens, rows, blocks, stride_token, stride_block, stride_out,
+    BLOCKS: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
-    token = tl.program_id(0).to(tl.int64)
-    block = tl.arange(0, BLOCKS)
-    value = tl.load(scale_ptr + token * stride_token + block * stride_block, mask=block < blocks)
-    for j in tl.static_range(TOP_K):
-        row = tl.load(rows_ptr + token * TOP_K + j).to(tl.int64)
-        tl.store(out_ptr + row + block * stride_out, value, mask=block < tl.where(row >= 0, blocks, 0))
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    source = tl.load(sources_ptr + row, mask=row < rows, other=0)
+    token = tl.minimum(tl.maximum(source, 0), tokens - 1).to(tl.int64)  # rows of no expert have no source
+    block = tl.arange(0, BLOCKS).to(tl.int64)[:, None]
+    keep = (row < rows)[None, :] & (block < blocks)
+    value = tl.load(scale_ptr + token[None, :] * stride_token + block * stride_block, mask=keep)
+    tl.store(out_ptr + row[None, :] + block * stride_out, value, mask=keep)
 
 
 @triton.jit
@@ -113,8 +120,12 @@ def _unpermute(
     tl.store(out_ptr + token * H + at, total.to(out_ptr.dtype.element_ty), mask=at < H)
 
 
-def sort_pairs(ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+def sort_pairs(
+    ids: Tensor, num_experts: int, align: int = 1, counts: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Give every (token, slot) pair of `ids` int [tokens, k] its row among the pairs sorted by expert.
+
+    `counts` int32 [num_experts], where the router has counted already, saves one of two passes over the ids.
 
     Returns:
         rows int32 [tokens, k] (-1 for an id outside `0..num_experts-1`), sources int32 [sorted_rows(...)] (the token
@@ -128,15 +139,21 @@ def sort_pairs(ids: Tensor, num_experts: int, align: int = 1) -> tuple[Tensor, T
     check.contiguous("ids", ids)
     rows = ids.new_empty(ids.shape, dtype=torch.int32)
     sources = ids.new_empty(sorted_rows(ids.numel(), num_experts, align), dtype=torch.int32)
-    counts = ids.new_empty(num_experts, dtype=torch.int32)
+    if counts is not None:
+        check.shape("counts", counts, (num_experts,))
+        check.dtype("counts", counts, torch.int32)
+        check.same_device("counts", counts, ids)
+    total = ids.new_empty(num_experts, dtype=torch.int32) if counts is None else counts
     if ids.numel() == 0:
-        return rows, sources, counts.zero_()
+        return rows, sources, total.zero_()
+    large = ids.numel() > LARGE_PAIRS
     _sort_pairs[(num_experts,)](
-        ids, rows, sources, counts, ids.numel(), ids.shape[1],
+        ids, rows, sources, total, ids.numel(), ids.shape[1],
         E=num_experts, ALIGN=align, E_BLOCK=pow2_at_least(num_experts + 1),
-        PAIRS=min(PAIRS, pow2_at_least(ids.numel(), 128)), num_warps=4, **launch_options(ids.device),
+        PAIRS=min(4 * PAIRS if large else PAIRS, pow2_at_least(ids.numel(), 128)), COUNTED=counts is not None,
+        num_warps=8 if large else 4, **launch_options(ids.device),
     )  # fmt: skip
-    return rows, sources, counts
+    return rows, sources, total
 
 
 def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
@@ -179,15 +196,24 @@ def permute_rows(x: Tensor, rows: Tensor, total_rows: int) -> Tensor:
     return out
 
 
-def permute_scales(scale: Tensor, rows: Tensor, out: Tensor) -> None:
-    """Copy activation scales [tokens, blocks] to the places `rows` [tokens, k] of `out` (column-major)."""
-    check.shape("rows", rows, (scale.shape[0], None))
-    check.column_major("out", out)
-    if rows.numel():
-        _permute_scales[(scale.shape[0],)](
-            scale, rows, out, scale.shape[1], scale.stride(0), scale.stride(1), out.stride(1),
-            TOP_K=rows.shape[1], BLOCKS=pow2_at_least(scale.shape[1]), num_warps=1, **launch_options(out.device),
+def permute_scales(scale: Tensor, sources: Tensor) -> Tensor:
+    """Activation scales [tokens, blocks] of the sorted rows whose tokens are `sources` int32 [rows].
+
+    Returns:
+        fp32 [rows, blocks] in `tiles.scale_buffer`'s layout; rows of no expert hold any token's.
+    """
+    check.shape("sources", sources, (None,))
+    check.dtype("sources", sources, torch.int32)
+    check.same_device("sources", sources, scale)
+    tokens, blocks = scale.shape
+    rows = sources.shape[0]
+    out = scale_buffer(rows, blocks, scale.device)
+    if rows and tokens:
+        _permute_scales[(triton.cdiv(rows, 64),)](
+            scale, sources, out, tokens, rows, blocks, scale.stride(0), scale.stride(1), out.stride(1),
+            BLOCKS=pow2_at_least(blocks), ROWS=64, num_warps=4, **launch_options(out.device),
         )  # fmt: skip
+    return out
 
 
 def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = None) -> Tensor:

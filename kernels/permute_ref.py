@@ -61,3 +61,8 @@ def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
         out[start : start + count] = expert
         start += -(-count // align) * align
     return out
+
+
+def permute_scales(scale: Tensor, sources: Tensor) -> Tensor:
+    """Activation scales [tokens, blocks] of the sorted rows whose tokens are `sources` int32 [rows]."""
+    return scale[sources.long().clamp(0, scale.shape[0] - 1)]

@@ -122,6 +122,6 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: floa
             x, residual if residual is not None else x, weight if weight is not None else x, total, normed, q, scale,
             eps, x.stride(-2), x.stride(0), residual.stride(0) if residual is not None else 0, scale.stride(1), hidden,
             GROUPS=block, SPLITS=x.shape[0] if x.dim() == 3 else 1, ADD=residual is not None, NORM=weight is not None,
-            num_warps=8 if block >= 16 else 4, **launch_options(x.device),
+            num_warps=16 if block >= 128 else 8 if block >= 16 else 4, **launch_options(x.device),
         )  # fmt: skip
     return total, normed, q, scale

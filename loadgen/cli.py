@@ -1,6 +1,7 @@
 """`tandem load`: real load on a running cluster through its public gRPC API."""
 
 import asyncio
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from common.errors import InvalidInput, TandemError
+from common.errors import DependencyUnavailable, InvalidInput, TandemError
 from common.rpc.clients import InferenceClient
 from loadgen.arrivals import gamma, replay
 from loadgen.measure import Bounds, saturation, summarize
@@ -24,6 +25,7 @@ from loadgen.workload import Planned, Shaping, Target, schedule, synthetic_rows
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 DEFAULT_REQUESTS = 200
+ASK_AGAIN_S = 0.25
 
 
 @app.command()
@@ -47,9 +49,10 @@ def load(
     prefix_groups: Annotated[int, typer.Option(min=1, help="How many different beginnings.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0)] = None,
     tenant: Annotated[str, typer.Option()] = "",
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
     senders: Annotated[int, typer.Option(min=1, help="Sender processes.")] = 2,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="For one request.")] = 300.0,
+    wait_s: Annotated[float, typer.Option(min=0.0, help="How long to wait for the scheduler to answer.")] = 0.0,
     warmup_s: Annotated[
         float, typer.Option(min=0.0, help="Requests scheduled before this are sent, not counted.")
     ] = 0.0,
@@ -78,7 +81,7 @@ def load(
             temperature=temperature,
             tenant=tenant,
         )
-        target = asyncio.run(_target(at))
+        target = asyncio.run(_target(at, wait_s))
         plan = schedule(rows, arrivals_s, target, shaping)
         if not plan.requests:
             raise InvalidInput("requests", 0, f"at least one that fits {target.context_tokens} tokens of context")
@@ -150,10 +153,19 @@ def _workload(
     return rows, replay(recorded_s, speed)
 
 
-async def _target(at: str) -> Target:
+async def _target(at: str, wait_s: float) -> Target:
+    """What is served at `at`; while it does not answer, ask again for up to `wait_s`."""
+    give_up_s = time.monotonic() + wait_s
     async with InferenceClient(at) as client:
-        info = await client.model()
-    return Target(info.model, info.vocab_tokens, info.context_tokens)
+        while True:
+            try:
+                info = await client.model()
+            except DependencyUnavailable:
+                if time.monotonic() >= give_up_s:
+                    raise
+                await asyncio.sleep(ASK_AGAIN_S)
+            else:
+                return Target(info.model, info.vocab_tokens, info.context_tokens)
 
 
 def _run_with_progress(

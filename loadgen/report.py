@@ -93,17 +93,17 @@ def _totals(report: Report) -> RenderableType:
 
 
 def _latencies(summary: Summary) -> RenderableType:
-    table = Table(title="latency, ms")
-    table.add_column("")
+    table = Table(title="latency, ms", caption="from the schedule; 'sent' from the send; ITL per token")
+    table.add_column("", no_wrap=True)
     for name in ("mean", *(f"p{p:g}" for p in PERCENTILES), "max", "values"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name, values in (
-        ("TTFT from schedule", summary.ttft),
-        ("TTFT from send", summary.ttft_from_send),
-        ("TPOT per request", summary.tpot),
-        ("ITL per token", summary.itl),
-        ("gap per message", summary.message_gap),
-        ("E2E from schedule", summary.e2e),
+        ("TTFT", summary.ttft),
+        ("TTFT, sent", summary.ttft_from_send),
+        ("TPOT", summary.tpot),
+        ("ITL", summary.itl),
+        ("message gap", summary.message_gap),
+        ("E2E", summary.e2e),
         ("send lag", summary.send_lag),
     ):
         table.add_row(name, *_cells(values))
@@ -114,7 +114,7 @@ def _cells(values: Distribution | None) -> list[str]:
     if values is None:
         return ["-"] * (3 + len(PERCENTILES))
     numbers = (values.mean_ms, *values.percentiles_ms, values.max_ms)
-    return [*(f"{number:.2f}" for number in numbers), str(values.count)]
+    return [*(f"{number:.1f}" for number in numbers), str(values.count)]
 
 
 def _verdict(report: Report) -> RenderableType:

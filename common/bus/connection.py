@@ -18,7 +18,6 @@ from common.telemetry.logs import get_log
 log = get_log(__name__)
 
 _RETRY_S = 0.25
-_PING_S = 2  # a server that stopped answering is noticed after two of them
 _PENDING_MESSAGES = 4096  # of one subscription, bounds memory behind a slow handler
 _PENDING_BYTES = 4 << 20
 
@@ -44,7 +43,7 @@ class Bus:
         self._closing = False
         self.counters = BusCounters()
 
-    async def connect(self, name: str, timeout_s: float) -> None:
+    async def connect(self, name: str, timeout_s: float, ping_s: float) -> None:
         """One attempt; see `connect_bus`.
 
         Raises:
@@ -60,7 +59,7 @@ class Bus:
                 connect_timeout=timeout_s,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=_RETRY_S,
-                ping_interval=_PING_S,
+                ping_interval=ping_s,
                 max_outstanding_pings=2,
             )
         self._client.options["max_reconnect_attempts"] = -1  # the start is bounded; from here on it may take for ever
@@ -134,7 +133,7 @@ class Bus:
         log.info("NATS is back", url=without_password(self._url))
 
 
-async def connect_bus(url: str, name: str, timeout_s: float, within_s: float) -> Bus:
+async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, ping_s: float = 2.0) -> Bus:
     """A connected bus. Afterwards lost connections come back by themselves, subscriptions included.
 
     Args:
@@ -142,6 +141,7 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float) ->
         name: who this is, for the server's monitoring.
         timeout_s: for one attempt to connect.
         within_s: how long to wait for a server that is not there yet.
+        ping_s: a server that stopped answering is noticed after three of these.
 
     Raises:
         DependencyUnavailable: nobody answered within `within_s`.
@@ -152,7 +152,7 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float) ->
     while True:
         bus = Bus(url)
         try:
-            await bus.connect(name, timeout_s)
+            await bus.connect(name, timeout_s, ping_s)
         except DependencyUnavailable as error:
             waited_s = loop.time() - started_s
             if waited_s >= within_s:

@@ -108,6 +108,7 @@ class SchedulerConfig(Section):
     metrics_port: int = Field(default=0, ge=0, le=65535)  # likewise
     lookup_budget_ms: float = Field(default=20.0, gt=0)
     max_live_requests: int = Field(default=4096, ge=1)
+    max_wait_s: float = Field(default=30.0, gt=0)  # for a turn; who is predicted to wait longer is shed at once
     max_attempts: int = Field(default=4, ge=1)  # of one choice, resumes included
     explained_requests: int = Field(default=4096, ge=1)  # how many recent ones `tandem why` knows
     drain_timeout_s: float = Field(default=60.0, ge=0)

@@ -88,6 +88,9 @@ class EngineLoop(Generic[EngineT, Event]):
                 future.set_result(command(self._engine))
             except TandemError as error:
                 future.set_exception(error)
+            finally:
+                if not future.done():  # a bug of ours: the loop ends with it, and whoever waits here learns of it
+                    future.set_exception(InternalError("the command broke the engine"))
 
         with self._lock:
             if self._refusal is not None:

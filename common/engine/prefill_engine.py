@@ -6,7 +6,7 @@ from collections.abc import Callable
 from common.clock import Clock
 from common.engine.draw_rule import DrawRule
 from common.engine.events import BlocksReady, EngineLoad, Failed, FirstToken, HandoffReady, PrefillEvent, Started
-from common.engine.prefill_plan import PromptState, plan_chunks, prompt_order
+from common.engine.prefill_plan import Chunk, PromptState, plan_chunks
 from common.engine.ready_blocks import ReadyBlocks
 from common.engine.runner import Runner, SequenceDraws, StepResult
 from common.engine.sequence import PrefillSequence, StepTime, check_work, end_position, finish_reason
@@ -157,10 +157,10 @@ class PrefillEngine:
     # The step
 
     def step(self) -> Waits[list[PrefillEvent]]:
-        """Sweep, start what fits, and compute one step's chunks together with the group."""
+        """Sweep, start what is due and fits, and compute one step's chunks together with the group."""
         self._sweep()
-        self._start_waiting()
-        if self._computing:
+        chunks = self._plan_chunks()
+        if chunks:
             self._gate.wake()
         yield  # in one process: every instance has decided whether to wake the group before any looks
         schedule = self._gate.enter()
@@ -170,12 +170,6 @@ class PrefillEngine:
         self._flush_early()
         began_s = self._clock.now_s()
         self._step += 1
-        chunks = plan_chunks(
-            [self._state(sequence) for sequence in self._computing.values()],
-            chunk_tokens=self.settings.chunk_tokens,
-            max_step_tokens=self._shape.max_step_tokens,
-            aging_tokens_per_s=self.settings.aging_tokens_per_s,
-        )
         members = [self._computing[chunk.work_id] for chunk in chunks]
         steps = tuple(self._sequence_step(s, chunk.tokens) for s, chunk in zip(members, chunks, strict=True))
         ending = sum(step.following is None for step in steps)
@@ -216,21 +210,27 @@ class PrefillEngine:
             if deadline_s is not None and deadline_s <= now_s:
                 self._end(sequence.work.work_id, DeadlineExceeded("the deadline passed during prefill"))
 
-    def _start_waiting(self) -> None:
-        """Give blocks to waiting work in order. The first that does not fit keeps the rest waiting: space that frees
-        up is its, however small the others are. The order's aging bounds how long that can last for any of them.
+    def _plan_chunks(self) -> list[Chunk]:
+        """Share the step among prompts under way and waiting ones; those whose turn it is get their blocks.
+
+        A prompt starts when it is about to be computed and not before, so that nothing is held for it in vain. The
+        first that does not fit keeps the rest waiting: space that frees up is its, however small the others are. The
+        order's aging bounds how long that can last for any of them.
         """
         self._blocked = False
-        if len(self._computing) >= self._shape.max_running:
-            return
-        order = prompt_order([self._state(s) for s in self._waiting.values()], self.settings.aging_tokens_per_s)
-        for work_id in order:
-            if len(self._computing) >= self._shape.max_running:
-                return
-            sequence = self._waiting[work_id]
-            if not self._start(sequence):
-                self._blocked = True
-                return
+        while True:
+            places = 0 if self._blocked else self._shape.max_running - len(self._computing)
+            candidates = [*self._computing.values(), *(self._waiting.values() if places else ())]
+            chunks = plan_chunks(
+                [self._state(sequence) for sequence in candidates],
+                chunk_tokens=self.settings.chunk_tokens,
+                max_step_tokens=self._shape.max_step_tokens,
+                aging_tokens_per_s=self.settings.aging_tokens_per_s,
+            )
+            due = [self._waiting[chunk.work_id] for chunk in chunks if chunk.work_id in self._waiting][:places]
+            if not due:
+                return [chunk for chunk in chunks if chunk.work_id in self._computing]
+            self._blocked = not all(self._start(sequence) for sequence in due)
 
     def _start(self, sequence: PrefillSequence) -> bool:
         work, pool = sequence.work, self.pool

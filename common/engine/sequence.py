@@ -90,6 +90,8 @@ def check_work(work: Work, shape: EngineShape, vocab_size: int) -> None:
         raise InvalidInput(
             "limits.max_tokens", work.limits.max_tokens, f"must exceed the {work.generated_tokens} tokens already out"
         )
+    if not -(1 << 63) <= work.sampling.seed < 1 << 63:
+        raise InvalidInput("sampling.seed", work.sampling.seed, "must fit into 64 bits with its sign")
     for field_name, token_ids in (
         ("token_ids", work.token_ids),
         ("limits.stop_token_ids", work.limits.stop_token_ids),

@@ -14,7 +14,7 @@ from kernels.bench import inputs
 from kernels.bench.inputs import Angles, Quantised
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
 from kernels.gate import project_gate
-from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm, grouped_gate_up
+from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm
 from kernels.latent import split_qkv_a
 from kernels.mla_decode import FlashMla
 from kernels.permute import sort_pairs, unpermute
@@ -121,21 +121,13 @@ def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Atte
 
 def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
     """Router, experts and combine: `hidden` plus the weighted experts of `normed`, whose FP8 form is `x`."""
-    ids, weights, _ = route(normed, w)
-    rows, sources, counts = sort_pairs(ids, w.experts + 1, ROW_ALIGN)
-    inner, inner_scale = experts_up(x, x_scale, w, counts, sources)
-    return unpermute(grouped_gemm(inner, inner_scale, *w.down, counts), rows, weights, hidden)
-
-
-def experts_up(x: Tensor, x_scale: Tensor, w: LayerWeights, counts: Tensor, sources: Tensor) -> Quantised:
-    if FUSED_SWIGLU:
-        return grouped_gate_up(x, x_scale, *w.gate_up, counts, sources)
-    both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources)
-    q, scale = silu_mul_quant(both[None])
-    return q[0], scale[0]
-
-
-FUSED_SWIGLU = True
+    ids, weights, counts = route(normed, w)
+    rows, sources, counts = sort_pairs(ids, w.experts + 1, ROW_ALIGN, counts)
+    tokens = hidden.shape[0]
+    both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources, ahead=w.experts, expected_rows=tokens)
+    inner, inner_scale = silu_mul_quant(both[None])
+    out = grouped_gemm(inner[0], inner_scale[0], *w.down, counts, expected_rows=tokens)
+    return unpermute(out, rows, weights, hidden)
 
 
 def route(normed: Tensor, w: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:

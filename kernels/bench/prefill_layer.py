@@ -16,7 +16,6 @@ from kernels.permute import permute_rows, permute_scales, row_experts, sort_pair
 from kernels.prefill_heads import assemble_heads
 from kernels.quant_fp8 import add_rms_norm_quant, quantize_per_token, rms_norm_quant
 from kernels.silu_mul_quant import silu_mul_quant
-from kernels.tiles import scale_buffer
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,11 @@ def prefill_layer(hidden: Tensor, w: LayerWeights, kv_b: Quantised, step: Prefil
 
 def after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
     """Router, experts over rows copied next to each other, and combine."""
-    ids, weights, _ = route(normed, w)
-    rows, sources, counts = sort_pairs(ids, w.experts + 1, CONTIGUOUS_ALIGN)
+    ids, weights, counts = route(normed, w)
+    rows, sources, counts = sort_pairs(ids, w.experts + 1, CONTIGUOUS_ALIGN, counts)
     total = sources.shape[0]
     owners = row_experts(counts, total, CONTIGUOUS_ALIGN)
-    sorted_scale = scale_buffer(total, x_scale.shape[1], x.device)
-    permute_scales(x_scale, rows, sorted_scale)
-    both = grouped_gemm_contiguous(permute_rows(x, rows, total), sorted_scale, *w.gate_up, owners)
+    both = grouped_gemm_contiguous(permute_rows(x, rows, total), permute_scales(x_scale, sources), *w.gate_up, owners)
     inner, inner_scale = silu_mul_quant(both[None])
     out = grouped_gemm_contiguous(inner[0], inner_scale[0], *w.down, owners)
     return unpermute(out, rows, weights, hidden)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from loadgen.planner.fit import Constants, residuals
 from loadgen.planner.kernel_fit import Residual
 from loadgen.planner.measured import MeasuredCheck
-from loadgen.planner.our_measurements import composite_residuals
+from loadgen.planner.our_measurements import MACHINE, composite_residuals
 from loadgen.planner.report_layers import microbatch_gain, predicted_quantities
 from loadgen.planner.report_points import DERIVED_POINTS, GAIN_BATCHES, REPORT_POINTS, ReportPoint
 from loadgen.planner.report_sweep import report_sweep, speedup
@@ -47,6 +47,7 @@ def accuracy_sections(constants: Constants, measured: MeasuredCheck | None = Non
         _systems(constants),
         _libraries(residuals(constants)),
         _ours(constants),
+        _machine(),
         _left_out(residuals(constants)),
     ]
     if measured and measured.residuals:
@@ -154,6 +155,12 @@ def _ours(constants: Constants) -> Section:
         ("", "", ",.0f", ",.0f", "+.1%"),
         "None of these is fitted.",
     )
+
+
+def _machine() -> Section:
+    rows = tuple((m.what, m.figure.value, m.unit, m.figure.source) for m in MACHINE)
+    title = "Measured on two H200s, without a prediction"
+    return Section(title, ("what", "value", "unit", "source"), rows, ("", ",.4g", "", ""))
 
 
 def _left_out(rows: Sequence[Residual]) -> Section:

@@ -36,7 +36,7 @@ def sweep_sections(plan: DecodePlan, eps: Sequence[int]) -> list[Section]:
             tuple(_point_row(p) for p in fronts),
             _POINT_FORMATS,
             f"{plan.cached_tokens:,.0f} tokens cached, {plan.draft_tokens} drafts at {plan.acceptance:.0%}, "
-            f"stack {plan.stack.name}. Batch counts the requests of one instance of tp GPUs.",
+            f"stack {plan.stack.name} ({plan.stack.about}). Batch counts the requests of one instance of tp GPUs.",
         ),
         _schedules(points, eps),
     ]
@@ -97,8 +97,8 @@ def workload_sections(load: Workload, found: Recommendation, fleet: Fleet, gpus:
         ("bounds", f"p90 first token {fleet.ttft_s:g} s, mean {fleet.itl_s * 1e3:g} ms a token"),
         ("prefill", f"{found.prefill_groups} x EP{p.ep} TP{p.tp}, passes of {p.pass_tokens:,} tokens an instance, "
          f"at {p.load:.0%} load"),
-        ("decode", f"{found.decode_groups} x EP{d.ep} TP{d.tp}, batch {d.batch} an instance, {d.schedule.value}, "
-         f"largest part {d.limiter}, mostly bound by {d.bound_by}"),
+        ("decode", f"{found.decode_groups} x EP{d.ep} TP{d.tp}, batch {d.batch} an instance, "
+         f"schedule {d.schedule.value}, largest part {d.limiter}, mostly bound by {d.bound_by}"),
         ("prefill : decode", f"{found.prefill_gpus} : {found.decode_gpus} of {gpus} {gpu.name}, "
          f"{found.idle_gpus} idle"),
         ("requests", f"{found.requests_per_s:,.1f}/s ({low:,.1f} to {high:,.1f} at 90 %), bound by {found.bound_by}"),

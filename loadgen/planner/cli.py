@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -64,6 +65,9 @@ def plan(
     """Predict; with no question, the best throughput at each output speed for a model on some hardware."""
     console = Console(width=160 if not Console().is_terminal else None)
     try:
+        _one_question(write_docs=write_docs, fit=fit, figures=figures, workload=workload, ep=ep)
+        if rate is not None and workload is None:
+            raise InvalidInput("rate", rate, "given with a workload")
         constants = Constants.from_json(committed_constants())
         gpu = _priced(hardware(hardware_name), gpu_hour_usd)
         images: list[Path] = []
@@ -102,7 +106,7 @@ def plan(
             sections.append(hardware_section(gpu))
         _show(console, sections, images, json_path, html_path)
     except TandemError as error:
-        Console(stderr=True).print(f"[bold]{error.reason}[/bold] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"{error.reason} {error}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(_EXIT_INVALID) from error
 
 
@@ -120,8 +124,8 @@ def _measured(tables: Path, constants: Constants) -> MeasuredCheck:
 def _priced(gpu: Hardware, usd: float | None) -> Hardware:
     if usd is None:
         return gpu
-    if usd <= 0:
-        raise InvalidInput("gpu_hour_usd", usd, "more than 0")
+    if not 0 < usd < inf:
+        raise InvalidInput("gpu_hour_usd", usd, "more than 0, and finite")
     return replace(gpu, gpu_hour_usd=assumed(usd, "given on the command line"))
 
 
@@ -134,9 +138,23 @@ def _show(
         console.print(f"wrote {image}")
     if json_path is not None:
         content = {"sections": [section.as_json() for section in sections], "figures": [str(i) for i in images]}
-        json_path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        _write("json", json_path, json.dumps(content, indent=1) + "\n")
     if html_path is not None:
-        html_path.write_text(html_page("Tandem plan", sections, images), encoding="utf-8")
+        _write("html", html_path, html_page("Tandem plan", sections, images))
+
+
+def _write(field: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(field, path, f"a file that can be written ({error.strerror})") from error
+
+
+def _one_question(**asked: object) -> None:
+    """Two questions at once would leave one of them unanswered."""
+    given = [name for name, value in asked.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise InvalidInput(given[1], asked[given[1]], f"not together with {given[0]}")
 
 
 def main() -> None:

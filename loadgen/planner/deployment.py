@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from common.errors import InvalidInput
 from loadgen.planner.hardware import Hardware
@@ -34,8 +35,8 @@ class DecodePlan:
     imbalance: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.cached_tokens < 0:
-            raise InvalidInput("cached_tokens", self.cached_tokens, "at least 0")
+        if not 0 <= self.cached_tokens < inf:
+            raise InvalidInput("cached_tokens", self.cached_tokens, "at least 0, and finite")
         if self.draft_tokens and not self.model.mtp_layers:
             raise InvalidInput("draft_tokens", self.draft_tokens, f"0: {self.model.name} has no draft layer")
         tokens_per_step(self.acceptance, self.draft_tokens)

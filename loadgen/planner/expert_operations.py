@@ -51,8 +51,8 @@ def expert_load(
         raise InvalidInput("redundant_experts", redundant, "at least 0")
     if ep < 1 or slots % ep:
         raise InvalidInput("ep", ep, f"a divisor of the {slots} experts ({model.experts} + {redundant} copies)")
-    if imbalance < 1:
-        raise InvalidInput("imbalance", imbalance, "at least 1, the hottest rank over the mean")
+    if not 1 <= imbalance <= slots:
+        raise InvalidInput("imbalance", imbalance, f"1 to {slots}, the hottest rank over the mean")
     held = slots // ep
     busy = -_expm1_power(model.top_k / slots, tokens_per_rank * ep)
     mean_active, mean_rows = held * busy, tokens_per_rank * model.top_k

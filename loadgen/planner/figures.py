@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from common.errors import InvalidInput
 from loadgen.planner.accuracy import GAIN_BELOW_32, GAIN_FROM_32
 from loadgen.planner.attention_operations import Queries, decode_attention, output_operations, projection_operations
 from loadgen.planner.deployment import DecodePoint
@@ -30,7 +31,10 @@ _TOTALS = ("ep8_total", "none_total", "overlap_total", "dual_total")
 
 def draw_all(stack: Stack, folder: Path) -> list[Path]:
     """Write every figure as PNG into `folder`, which is made if it is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput("figures", folder, f"a folder that can be made ({error.strerror})") from error
     drawings: dict[str, Callable[[Axes, Stack], None]] = {
         "throughput": _throughput,
         "breakdown": _breakdown,

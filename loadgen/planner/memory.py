@@ -102,8 +102,9 @@ def _use(
     shared = model.shared_experts * model.expert_bytes() + model.gate_bytes()
     dense = sum(model.linear_weight_bytes(out, width) for out, width in model.dense_matrices())
     embeddings = 2 * model.vocabulary * model.hidden * (1 if model.tied_embeddings else 2)
-    draft = 2 * 2 * model.hidden**2 * model.mtp_layers if mtp else 0
-    other = moe_layers * shared + (model.dense_layers * dense + embeddings) // cut.tp + draft
+    # The draft layer's projection [hidden, 2 hidden] and three norms; its embedding and head are the model's own.
+    draft = model.mtp_layers * (2 * 2 * model.hidden**2 + 3 * 2 * model.hidden) if mtp else 0
+    other = moe_layers * shared + (model.dense_layers * dense + embeddings) // cut.tp + draft + 2 * model.hidden
     out, back = token_bytes(model.hidden)
     # A receiver keeps room for every token of every rank at every expert it holds.
     exchange = round(slots * sent_tokens * (out + back)) if cut.ep > 1 else 0

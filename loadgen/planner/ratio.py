@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -44,8 +44,8 @@ class Fleet:
 
     def __post_init__(self) -> None:
         for field, value in (("ttft_s", self.ttft_s), ("itl_s", self.itl_s)):
-            if value <= 0:
-                raise InvalidInput(field, value, "more than 0")
+            if not 0 < value < inf:
+                raise InvalidInput(field, value, "more than 0, and finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ def smallest_fleet(load: Workload, fleet: Fleet, *, requests_per_s: float, sure:
     Raises:
         InvalidInput: a rate that is not positive, or a bound that no configuration meets.
     """
-    if requests_per_s <= 0:
-        raise InvalidInput("requests_per_s", requests_per_s, "more than 0")
+    if not 0 < requests_per_s < inf:
+        raise InvalidInput("requests_per_s", requests_per_s, "more than 0, and finite")
     prefills, decodes = _prefill_points(load, fleet, _MANY_GPUS), _decode_points(load, fleet, _MANY_GPUS)
 
     def gpus(per_group: float, group: int, relative: float) -> int:

@@ -19,11 +19,6 @@ def roofline_us(operation: Operation, gpu: Hardware) -> float:
     return max(compute_us(operation.flops, operation.precision, gpu), memory_us(operation.bytes, gpu))
 
 
-def intensity(operation: Operation) -> float:
-    """FLOPs per byte of memory traffic."""
-    return operation.flops / operation.bytes
-
-
 def ceiling_flops_per_s(flops_per_byte: float, precision: str, gpu: Hardware) -> float:
     """Highest rate reachable at one intensity."""
     return min(gpu.flops_per_s(precision), flops_per_byte * gpu.memory_bytes_per_s.value)

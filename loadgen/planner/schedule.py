@@ -50,7 +50,6 @@ class Timeline:
 
     now_us: float = 0.0
     network_free_us: float = 0.0
-    compute_us: float = 0.0
     exposed_us: dict[str, float] = field(default_factory=lambda: {"dispatch": 0.0, "combine": 0.0})
     contention_us: float = 0.0
     busy_network_us: float = 0.0
@@ -156,5 +155,4 @@ def _compute(timeline: Timeline, work_us: float, contention: float) -> None:
     done_beside = beside * (1 - contention)
     elapsed = work_us / (1 - contention) if work_us <= done_beside else beside + work_us - done_beside
     timeline.contention_us += elapsed - work_us
-    timeline.compute_us += work_us
     timeline.now_us += elapsed

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 Cell = str | int | float | bool | None
@@ -47,7 +48,8 @@ def rich_table(section: Section) -> Table:
     for index, column in enumerate(section.columns):
         table.add_column(column, justify="right" if _numeric(section, index) else "left")
     for row in section.shown():
-        table.add_row(*row)
+        # Cells are data: a field such as results[0].us is no markup.
+        table.add_row(*(escape_markup(cell) for cell in row))
     return table
 
 

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from math import log
+from math import inf, log
 from pathlib import Path
 
 import numpy as np
 
 from common.errors import InvalidInput
-from loadgen.planner.trace import TraceRow, read_trace
+from loadgen.traces.read import read_trace
+from loadgen.traces.row import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Workload:
         if not 0 <= self.hit_rate < 1:
             raise InvalidInput("hit_rate", self.hit_rate, "at least 0 and below 1: a prompt's last token is computed")
         for field in ("input_mean", "output_mean"):
-            if getattr(self, field) <= 0:
-                raise InvalidInput(f"workload.{field}", getattr(self, field), "more than 0 tokens")
+            if not 0 < getattr(self, field) < inf:
+                raise InvalidInput(f"workload.{field}", getattr(self, field), "more than 0 tokens, and finite")
 
     @property
     def new_mean(self) -> float:
@@ -153,14 +154,12 @@ def _from_lengths(path: Path) -> Workload:
     )
 
 
-def from_rows(name: str, source: str, rows: Sequence[TraceRow]) -> Workload:
+def from_rows(name: str, source: str, rows: Sequence[Row]) -> Workload:
     """Statistics of a trace; its hit rate is that of one endless cache, an upper bound for any real one."""
-    tokens_in = np.array([row.input_tokens for row in rows], dtype=np.float64)
+    tokens_in = np.array([row.prompt_tokens for row in rows], dtype=np.float64)
     tokens_out = np.array([row.output_tokens for row in rows], dtype=np.float64)
-    if tokens_in.sum() == 0 or tokens_out.sum() == 0:
-        raise InvalidInput("workload", source, "a trace with tokens in and out")
-    hits = [row.hit_tokens for row in rows]
-    hit_rate = sum(h for h in hits if h is not None) / float(tokens_in.sum())
+    if tokens_out.sum() == 0:
+        raise InvalidInput("workload", source, "a trace with output tokens")
     return Workload(
         name=name,
         source=source,
@@ -171,5 +170,16 @@ def from_rows(name: str, source: str, rows: Sequence[TraceRow]) -> Workload:
         output_mean=float(tokens_out.mean()),
         output_p90=float(np.percentile(tokens_out, 90)),
         context_mean=float(np.average(tokens_in + tokens_out / 2, weights=tokens_out)),
-        hit_rate=hit_rate,
+        hit_rate=sum(hit_tokens(rows)) / float(tokens_in.sum()),
     )
+
+
+def hit_tokens(rows: Sequence[Row]) -> list[int]:
+    """Prompt tokens of each request in leading blocks seen before; at most all but the last, which is computed."""
+    seen: set[int] = set()
+    hits = []
+    for row in rows:
+        held = next((i for i, block in enumerate(row.hash_ids) if block not in seen), len(row.hash_ids))
+        seen.update(row.hash_ids)
+        hits.append(min(held * row.hash_block_tokens, row.prompt_tokens - 1))
+    return hits

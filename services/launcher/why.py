@@ -2,11 +2,11 @@
 
 import asyncio
 
-from common.rpc.clients import InferenceClient
-from common.rpc.inference_data import Explanation, Placement
 from rich.console import Console
 from rich.table import Table
 
+from common.rpc.clients import InferenceClient
+from common.rpc.inference_data import Explanation, Placement
 from services.launcher.ask import scheduler_address
 
 

@@ -18,7 +18,7 @@ class Backlog:
     unplaced_tokens: float  # given their turn, not yet at an instance
     unplaced: int
     on_the_way: int  # pieces of work in prefill that will need a seat at decode
-    departures_per_s: float  # choices that end, recent average
+    residence_s: float  # from a request's turn to its end, recent average
     fullest_tenant_waiting: float  # by weight
     tenant_waiting: float  # of the arriving request's tenant, by weight
 
@@ -28,14 +28,21 @@ def may_dispatch(
 ) -> bool:
     """Whether the next request in line can go to an instance now.
 
-    Work is kept here, where it is fair between tenants, until some prefill instance runs low and decode has a seat.
+    Work is kept here, where it is fair between tenants, until some prefill instance runs low and decode has a seat. An
+    instance runs low when its queue is short in time, or in number: a few long prompts are no reason to keep short
+    ones from an engine that can interleave them.
     """
     if not prefill or not decode:
         return False
     unplaced_each = backlog.unplaced_tokens / len(prefill)
-    shortest_s = min((state.queued_tokens + unplaced_each) / state.tokens_per_s for state in prefill)
+    unplaced_works_each = backlog.unplaced / len(prefill)
+    low = any(
+        state.works + unplaced_works_each < policy.dispatch_works
+        or (state.queued_tokens + unplaced_each) / state.tokens_per_s <= policy.dispatch_ahead_s
+        for state in prefill
+    )
     seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
-    return shortest_s <= policy.dispatch_ahead_s and seats > 0
+    return low and seats > 0
 
 
 def predicted_wait_s(prefill: Sequence[PrefillState], decode: Sequence[DecodeState], backlog: Backlog) -> float:
@@ -45,7 +52,8 @@ def predicted_wait_s(prefill: Sequence[PrefillState], decode: Sequence[DecodeSta
     prefill_s = (ahead + sum(state.queued_tokens for state in prefill)) / rate if rate else 0.0
     seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
     missing = backlog.waiting + 1 - seats
-    decode_s = missing / backlog.departures_per_s if missing > 0 and backlog.departures_per_s > 0 else 0.0
+    total = sum(state.max_running for state in decode)
+    decode_s = missing * backlog.residence_s / total if missing > 0 and total else 0.0
     return max(prefill_s, decode_s)
 
 

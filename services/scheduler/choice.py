@@ -10,13 +10,14 @@ from common.kv.hashing import chain_hashes, root_hash
 from common.request import FinishReason, GeneratedToken, Work
 from common.rpc.inference_data import Delta, Placement
 from common.telemetry.logs import get_log
-from services.scheduler.attempt import Attempt, AttemptFailed, Fault, Preempted, Surroundings
+from services.scheduler.attempt import Attempt, AttemptFailed, Fault, Preempted
 from services.scheduler.choice_output import ChoiceOutput, Piece
 from services.scheduler.front_door import ValidRequest
 from services.scheduler.ledger import LedgerClock, Part
 from services.scheduler.prefix_lookup import PrefixLookup, usable_blocks
 from services.scheduler.reasoning import ReasoningCount
 from services.scheduler.retry import Setback, retry_pause_s
+from services.scheduler.surroundings import Surroundings
 from services.scheduler.work_ids import WorkIds
 
 log = get_log(__name__)

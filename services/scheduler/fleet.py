@@ -159,7 +159,7 @@ class Fleet:
 
     def _prefill_state(self, one: Instance, described: InstanceDescription) -> PrefillState:
         load = one.load
-        tokens, _ = one.bookings.effective(
+        tokens, works = one.bookings.effective(
             load.queued_tokens if load else 0, load.queued + load.running if load else 0, self._fresh(one)
         )
         return PrefillState(
@@ -169,6 +169,7 @@ class Fleet:
             tokens_per_s=one.rate.tokens_per_s,
             total_blocks=described.total_blocks,
             placed_tokens=one.bookings.placed_tokens,
+            works=works,
         )
 
     def _decode_state(self, one: Instance, described: InstanceDescription) -> DecodeState:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from common.clock import Clock
 from common.errors import Cancelled, DeadlineExceeded, InternalError, TandemError
 from common.rpc.inference_data import Delta, Explanation, Ledger, Usage
-from services.scheduler.attempt import Surroundings
 from services.scheduler.choice import Choice
 from services.scheduler.choice_output import ChoiceOutput
 from services.scheduler.explain import ExplainStore
@@ -16,6 +15,7 @@ from services.scheduler.ledger import LedgerClock
 from services.scheduler.outbox import Outbox
 from services.scheduler.prefix_lookup import PrefixLookup
 from services.scheduler.reasoning import ReasoningCount
+from services.scheduler.surroundings import Surroundings
 from services.scheduler.tokenizer import THINK_END, THINK_START, Tokenizer
 from services.scheduler.turns import Turns
 from services.scheduler.work_ids import WorkIds

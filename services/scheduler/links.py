@@ -4,6 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from common.bus.connection import Bus, connect_bus
+from common.bus.messages import CancelNotice
+from common.bus.subjects import Subjects
 from common.clock import Clock
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.errors import ConfigError
@@ -17,10 +20,16 @@ from common.state.worker_leases import WorkerLeases
 class Links:
     leases: WorkerLeases
     index: PrefixIndex
+    bus: Bus
+    subjects: Subjects
+
+    async def say_cancel(self, work_id: str) -> None:
+        """Repeat a cancel that its worker did not answer."""
+        await self.bus.publish(self.subjects.cancel, CancelNotice(work_id))
 
 
 @asynccontextmanager
-async def open_links(config: ClusterConfig, clock: Clock) -> AsyncIterator[Links]:
+async def open_links(config: ClusterConfig, name: str, clock: Clock) -> AsyncIterator[Links]:
     """
     Raises:
         DependencyUnavailable: one of them did not answer within its `start_timeout_s`.
@@ -31,8 +40,12 @@ async def open_links(config: ClusterConfig, clock: Clock) -> AsyncIterator[Links
             raise ConfigError(f"{field} = {url}: only `tandem up` starts its own; a single process needs the address")
     redis = await connect_redis(config.redis.url, config.redis.timeout_s, config.redis.start_timeout_s)
     try:
+        bus = await connect_bus(config.nats.url, name, config.nats.timeout_s, config.nats.start_timeout_s)
         keys = Keys(config.cluster)
         index = PrefixIndex(redis, keys, clock, config.scheduler.lookup_budget_ms / 1000)
-        yield Links(WorkerLeases(redis, keys), index)
+        try:
+            yield Links(WorkerLeases(redis, keys), index, bus, Subjects(config.cluster))
+        finally:
+            await bus.close()
     finally:
         await redis.aclose()

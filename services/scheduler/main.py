@@ -41,8 +41,9 @@ async def serve(config: ClusterConfig, number: int) -> None:
     card = read_model_card(directory, config.model.name, config.context_tokens)
     tokenizer = Tokenizer.load(directory)
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
-    async with open_links(config, clock) as links:
+    async with open_links(config, settings.name, clock) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
+        replica.around.repeat_cancel = links.say_cancel
         health, server = Health(), build_server()
         register(replica.core, server)
         spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""

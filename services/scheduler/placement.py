@@ -46,6 +46,7 @@ class PrefillState:
     tokens_per_s: float
     total_blocks: int
     placed_tokens: float = 0.0
+    works: int = 0  # pieces of work that it has
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from common.clock import Clock
-from services.scheduler.attempt import Surroundings
 from services.scheduler.core import Core
 from services.scheduler.discovery import Discovery
 from services.scheduler.explain import ExplainStore
@@ -17,6 +16,7 @@ from services.scheduler.metrics import scheduler_metrics
 from services.scheduler.model_card import ModelCard
 from services.scheduler.prefix_lookup import PrefixLookup
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.surroundings import Surroundings
 from services.scheduler.tokenizer import Tokenizer
 from services.scheduler.turns import Turns
 from services.scheduler.work_ids import WorkIds
@@ -45,6 +45,7 @@ class Replica:
     membership: Membership
     turns: Turns
     background: Background
+    around: Surroundings
     identity: str
 
     def ready(self) -> bool:
@@ -71,4 +72,4 @@ def build_replica(
     background = Background()
     around = Surroundings(fleet, membership, settings, metrics, background.keep)
     itinerary = Itinerary(around, lookup, turns, work_ids, clock, tokenizer, ExplainStore(settings.explained_requests))
-    return Replica(Core(card, itinerary), fleet, membership, turns, background, work_ids.identity)
+    return Replica(Core(card, itinerary), fleet, membership, turns, background, around, work_ids.identity)

@@ -10,8 +10,9 @@ from services.scheduler.placement import PlacementPolicy
 class AdmissionPolicy:
     max_live: int = 4096  # requests
     max_waiting: int = 1024  # requests that wait for their turn
-    max_wait_s: float = 8.0  # predicted; also the longest that one really waits
-    dispatch_ahead_s: float = 0.5  # queued work that a prefill instance is given in advance
+    max_wait_s: float = 30.0  # predicted; also the longest that one really waits
+    dispatch_ahead_s: float = 0.5  # queued work that a prefill instance is given in advance, in time
+    dispatch_works: int = 8  # likewise in number; either is enough
     retry_after_s: float = 1.0  # least hint
     tenant_weights: dict[str, float] = field(default_factory=dict)  # absent: 1
 
@@ -44,13 +45,16 @@ class SchedulerSettings:
     explained_requests: int = 4096
     outbox_tokens: int = 4096  # not yet taken by the client; more ends the request
     admit_timeout_s: float = 5.0
+    handoff_grace_s: float = 2.0  # that decode has to join after prefill was lost behind its first token
     prefill_tokens_per_s: float = 8192.0  # until measured
 
     @staticmethod
     def of(name: str, config: ClusterConfig) -> "SchedulerSettings":
         return SchedulerSettings(
             name=name,
-            admission=AdmissionPolicy(max_live=config.scheduler.max_live_requests),
+            admission=AdmissionPolicy(
+                max_live=config.scheduler.max_live_requests, max_wait_s=config.scheduler.max_wait_s
+            ),
             retry=RetryPolicy(attempts_without_progress=config.scheduler.max_attempts),
             placement=PlacementPolicy(block_tokens=config.block_tokens, chunk_tokens=config.prefill.chunk_tokens),
             explained_requests=config.scheduler.explained_requests,

@@ -10,7 +10,7 @@ from services.scheduler.fair_queue import FairQueue
 from services.scheduler.fleet import Fleet
 from services.scheduler.settings import AdmissionPolicy
 
-_RATE_WEIGHT = 0.1  # of the newest gap in the moving average of departures
+_RESIDENCE_WEIGHT = 0.1  # of the newest request in the moving average
 
 
 @dataclass(eq=False, slots=True)
@@ -20,6 +20,7 @@ class Turn:
     tokens: int
     choices: int
     granted: asyncio.Future[None]
+    granted_s: float = 0.0
 
 
 class Turns:
@@ -32,8 +33,7 @@ class Turns:
         self._queue: FairQueue[Turn] = FairQueue(policy.tenant_weights)
         self._unplaced: dict[Turn, None] = {}
         self._live = 0
-        self._departure_s = clock.now_s()
-        self._departure_gap_s: float | None = None
+        self._residence_s = 0.0
         self._pumping = False
         fleet.changed = self.pump
 
@@ -86,11 +86,8 @@ class Turns:
         """The request ended."""
         self._unplaced.pop(turn, None)
         self._live -= 1
-        now_s = self._clock.now_s()
-        gap_s = (now_s - self._departure_s) / turn.choices
-        average = gap_s if self._departure_gap_s is None else self._departure_gap_s
-        self._departure_gap_s = average + _RATE_WEIGHT * (gap_s - average)
-        self._departure_s = now_s
+        resided_s = self._clock.now_s() - turn.granted_s
+        self._residence_s += _RESIDENCE_WEIGHT * (resided_s - self._residence_s)
         self.pump()
 
     def pump(self) -> None:
@@ -103,6 +100,7 @@ class Turns:
             turn = self._queue.pop()
             if not turn.granted.done():  # else it is being cancelled just now
                 self._unplaced[turn] = None
+                turn.granted_s = self._clock.now_s()
                 turn.granted.set_result(None)
         self._pumping = False
 
@@ -114,7 +112,7 @@ class Turns:
             unplaced_tokens=sum(turn.tokens * turn.choices for turn in self._unplaced),
             unplaced=sum(turn.choices for turn in self._unplaced),
             on_the_way=self._fleet.on_the_way,
-            departures_per_s=1 / self._departure_gap_s if self._departure_gap_s else 0.0,
+            residence_s=self._residence_s,
             fullest_tenant_waiting=self._queue.count(self._queue.longest_tenant()) if self._queue else 0.0,
             tenant_waiting=self._queue.count(tenant),
         )

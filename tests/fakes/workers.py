@@ -314,11 +314,11 @@ class FakeDecode(FakeWorker, engine_pb2_grpc.DecodeServicer):
             if lease is None or request.source.incarnation != source.incarnation:
                 raise LeaseLost(f"{source.instance} has no lease for {work_id}")
             _, finish = await asyncio.shield(lease.first)
+            if finish is None and self.join_delay_s:
+                await asyncio.sleep(self.join_delay_s)
             lease.released.set()
             if finish is not None:
                 return
-            if self.join_delay_s:
-                await asyncio.sleep(self.join_delay_s)
             self.send(running, WorkJoined(work_id, 0.0, self.join_delay_s))
             await self._steps(running)
         except TandemError as error:

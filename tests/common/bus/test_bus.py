@@ -90,7 +90,7 @@ async def test_bus_comes_back_by_itself_with_its_subscriptions(own_nats, cluster
 
 async def test_silent_server_is_noticed(own_nats):
     server = own_nats()
-    bus = await connect_bus(server.url, "one", 1.0, 10.0)
+    bus = await connect_bus(server.url, "one", 1.0, 10.0, ping_s=0.2)
     os.kill(server.pid, signal.SIGSTOP)
     await until(lambda: not bus.connected)
     os.kill(server.pid, signal.SIGCONT)

@@ -144,6 +144,13 @@ def test_an_unexpected_exception_ends_work_typed_too(started) -> None:
         loop.post(lambda engine: engine.add(1))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_command_with_a_bug_is_answered(started) -> None:
+    loop, _ = started
+    with pytest.raises(InternalError, match="broke the engine"):
+        loop.post(lambda engine: engine.no_such_command()).result(WAIT_S)
+
+
 def test_stop_lets_work_finish(started) -> None:
     loop, events = started
     loop.post(lambda engine: engine.add(200)).result(WAIT_S)

@@ -194,6 +194,8 @@ def test_work_that_can_never_run_is_refused_naming_the_limit(make_pair: MakePair
             pair.prefill.submit(make_work(token_ids, 5), True)
     with pytest.raises(InvalidInput, match=r"logit_bias = 97"):
         pair.prefill.submit(make_work([1], 5, sampling=Sampling(logit_bias={97: 1.0})), True)
+    with pytest.raises(InvalidInput, match=r"seed = "):
+        pair.prefill.submit(make_work([1], 5, sampling=Sampling(seed=1 << 63)), True)
     with pytest.raises(InvalidInput, match=r"max_tokens = 2: must exceed the 2 tokens"):
         pair.prefill.submit(make_work([1, 2, 3], 2, prompt_tokens=1), True)
     pair.prefill.submit(make_work(prompt(32), 5), False)
@@ -226,6 +228,19 @@ def test_a_prompt_that_does_not_fit_now_waits_for_blocks(make_pair: MakePair) ->
     assert isinstance(step(pair)[0], Started)
     assert sum(isinstance(event, Started) for event in events) == 1
     pair.prefill.cancel(second.work_id)
+    until_idle(pair)
+
+
+def test_a_prompt_starts_when_it_is_computed_and_not_before(make_pair: MakePair) -> None:
+    """Blocks of prompts that only wait would be missing elsewhere, and decode would reserve for them too early."""
+    pair = make_pair(chunk=16, step_tokens=32)
+    works = [make_work(prompt(40, i), 2) for i in range(4)]
+    for work in works:
+        pair.prefill.submit(work, False)
+    first = step(pair)
+    assert [event.work_id for event in first] == [work.work_id for work in works[:2]]
+    assert pair.prefill.load().queued == 2
+    assert free(pair) == 64 - 2 * 5
     until_idle(pair)
 
 

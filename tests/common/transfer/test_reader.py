@@ -104,6 +104,7 @@ def test_64_transfers_at_once_never_mix(sources, start):
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(1800)
 def test_10_000_transfers_never_mix(sources, start):
     """C5 in full length."""
     run_many(sources, start, rounds=157)
@@ -125,7 +126,7 @@ def run_many(sources, start, rounds):
             source_blocks = dice.sample(range(400), count)
             destination_blocks, free = free[:count], free[count:]
             expected[f"w{number}"] = (source, source_blocks, destination_blocks)
-            reader.start(target(source, f"w{number}", destination_blocks, []))
+            reader.start(target(source, f"w{number}", destination_blocks, [], within_s=120.0))
             tags = sent[id(source)]
             blocks = [replace(tags[block], index=index) for index, block in enumerate(source_blocks)]
             while blocks:
@@ -137,8 +138,9 @@ def run_many(sources, start, rounds):
             reader.announce(work_id, blocks)
         for work_id in expected:
             reader.handoff(work_id, HANDOFF)
-        ended = [destination.outcomes.next() for _ in expected]
-        assert {work_id for kind, work_id, _ in ended if kind == "landed"} == set(expected)
+        ended = [destination.outcomes.next(within_s=120.0) for _ in expected]
+        assert [outcome for outcome in ended if outcome[0] != "landed"] == []
+        assert {work_id for _, work_id, _ in ended} == set(expected)
         assert all(same(source, theirs, destination, ours) for source, theirs, ours in expected.values())
         assert not destination.pool[free].any()
     assert_idle(destination)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from common.errors import InvalidInput
@@ -41,7 +42,7 @@ def test_figures_come_with_their_errors_as_png_json_and_one_page(tmp_path):
 
 def test_a_workload_gets_a_split(tmp_path):
     trace = tmp_path / "trace.csv"
-    trace.write_text("input_tokens,output_tokens\n2000,500\n3000,700\n")
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n2000,500\n3000,700\n")
     data = tmp_path / "plan.json"
     result = run(
         "--workload", trace, "--ttft", "3s", "--itl", "60ms", "--hardware", "h200", "--gpus", 16, "--json", data
@@ -83,6 +84,10 @@ def test_without_a_question_it_sweeps():
         (("--model", "gpt"), "model = gpt"),
         (("--gpu-hour-usd", "0"), "gpu_hour_usd = 0"),
         (("--gpus", 4, "--hardware", "h100"), "gpus = 4"),
+        (("--ep", 8, "--workload", "chat"), "ep = 8: not together with workload"),
+        (("--rate", 5), "rate = 5.0: given with a workload"),
+        (("--ep", 8, "--json", "/nowhere/x.json"), "json = /nowhere/x.json"),
+        (("--figures", "/proc/x"), "figures = /proc/x"),
     ],
 )
 def test_impossible_questions_end_with_code_2_and_say_why(arguments, words):
@@ -118,6 +123,13 @@ def test_sections_render_alike_everywhere():
     assert "| --- | ---: |" in markdown(section)
     assert "&lt;c&gt;" in html_table(section)
     assert rich_table(section).row_count == 2
+
+
+def test_brackets_in_cells_are_text(capsys):
+    Console(width=80).print(rich_table(Section("T", ("field",), (("results[0].us",), ("[bold]",)))))
+    shown = capsys.readouterr().out
+    assert "results[0].us" in shown
+    assert "[bold]" in shown
 
 
 def test_the_minimiser_finds_a_curved_valley():

@@ -1,7 +1,7 @@
 """All-to-all: copies, laws, and what stays at home."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.planner.communication import (
@@ -51,6 +51,7 @@ def test_a_token_reaches_few_nodes_when_groups_are_limited():
     ep=st.sampled_from([2, 8, 16, 32, 64, 128]),
     way=st.sampled_from(list(Direction)),
 )
+@settings(max_examples=60, deadline=None)
 def test_more_tokens_never_take_less_time(name, tokens, more, ep, way):
     few = exchange_us(LIBRARIES[name], traffic(tokens, ep), H100, way)[0]
     many = exchange_us(LIBRARIES[name], traffic(tokens + more, ep), H100, way)[0]
@@ -60,6 +61,14 @@ def test_more_tokens_never_take_less_time(name, tokens, more, ep, way):
 @pytest.mark.parametrize("name", sorted(LIBRARIES))
 def test_one_rank_exchanges_nothing(name):
     assert exchange_us(LIBRARIES[name], traffic(256, 1), H100, Direction.DISPATCH) == (0.0, 0.0)
+
+
+def test_a_third_of_infiniband_is_the_mean_of_the_kernels_own_table():
+    """128 tokens, dispatch of pplx-kernels over EP16, 32, 64, 128."""
+    shares = [
+        128 * 8 * (ep - 8) / ep * OUT / (us * 1e-6) / 50e9 for ep, us in ((16, 622), (32, 428), (64, 317), (128, 308))
+    ]
+    assert sum(shares) / 4 == pytest.approx(1 / 3, rel=0.06)
 
 
 def test_the_reports_share_of_infiniband():

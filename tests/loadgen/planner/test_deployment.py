@@ -75,6 +75,8 @@ def test_what_holds_a_layer_back_changes_with_the_deployment():
     assert many.bound_by == "compute"  # attention, with the network close behind
     assert many.bounds_us["network"] > 10 * many.bounds_us["memory"]
     for layer in (one_node, many):
+        low, high = layer.interval_us
+        assert 0 < low < layer.total_us < high
         assert sum(layer.bounds_us.values()) == pytest.approx(layer.total_us)
 
 
@@ -109,6 +111,8 @@ def test_impossible_deployments_name_field_value_and_limit(arguments, field):
     ("change", "field"),
     [
         ({"cached_tokens": -1}, "cached_tokens"),
+        ({"cached_tokens": float("inf")}, "cached_tokens"),
+        ({"cached_tokens": float("nan")}, "cached_tokens"),
         ({"acceptance": 1.5}, "acceptance"),
         ({"draft_tokens": -1}, "draft_tokens"),
     ],
@@ -130,6 +134,10 @@ def test_unknown_stack_and_copies_below_zero():
     plan = DecodePlan(V3, hardware("h200"), stack("measured-2026"), redundant_experts=-8)
     with pytest.raises(InvalidInput, match="at least 0"):
         decode_point(plan, ep=8, tp=1, batch=1)
+    for imbalance in (0.5, float("nan"), 1e9):
+        plan = DecodePlan(V3, hardware("h200"), stack("measured-2026"), imbalance=imbalance)
+        with pytest.raises(InvalidInput, match="hottest rank over the mean"):
+            decode_point(plan, ep=8, tp=1, batch=1)
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2-lite"])

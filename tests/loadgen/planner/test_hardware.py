@@ -26,7 +26,3 @@ def test_unknown_hardware_and_precision_name_what_is_known():
         hardware("a100")
     with pytest.raises(InvalidInput, match="fp8, bf16"):
         hardware("h100").flops_per_s("int4")
-
-
-def test_nodes_round_up():
-    assert [hardware("h100").nodes(gpus) for gpus in (1, 8, 9, 128)] == [1, 1, 2, 16]

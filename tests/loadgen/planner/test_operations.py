@@ -1,7 +1,7 @@
 """FLOPs and bytes of kernels against closed forms, the report's formulas among them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.planner.attention_operations import (
@@ -101,6 +101,7 @@ def test_expected_maximum_of_normal_draws():
 
 
 @given(tokens=st.floats(0.01, 5000), smaller=st.sampled_from([8, 16, 32, 64]))
+@settings(max_examples=60, deadline=None)
 def test_more_expert_parallelism_never_raises_expert_weight_traffic(tokens, smaller):
     """At fixed tokens a GPU, doubling EP halves the experts held: the weights a GPU reads never grow.
 
@@ -115,6 +116,7 @@ def test_more_expert_parallelism_never_raises_expert_weight_traffic(tokens, smal
 
 
 @given(rows=st.floats(0.01, 20_000), more=st.floats(0, 100))
+@settings(max_examples=60, deadline=None)
 def test_tiles_hold_every_row_and_never_shrink(rows, more):
     for tiles in (tile_rows, routed_tile_rows):
         assert tiles(rows) >= rows

@@ -1,7 +1,7 @@
 """Prefill pools, the split of a fleet, and their bounds."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
@@ -107,6 +107,7 @@ def test_one_server_waits_as_pollaczek_and_khinchine_say():
 
 
 @given(load=st.floats(0, 0.98), more=st.floats(0, 0.01), servers=st.integers(1, 128))
+@settings(max_examples=60, deadline=None)
 def test_waits_grow_with_load_and_shrink_with_servers(load, more, servers):
     here = queue_wait_s(load, servers, 1.0, 1.5)
     assert queue_wait_s(load + more, servers, 1.0, 1.5) >= here

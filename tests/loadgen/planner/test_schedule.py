@@ -1,7 +1,7 @@
 """The event model of five stages, against hand-computed layers."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.planner.schedule import Flight, Schedule, Stages, layer_span
@@ -52,6 +52,7 @@ stages = st.builds(Stages, st.tuples(times, times, times, times, times), flights
 
 
 @given(one=stages, two=stages)
+@settings(max_examples=60, deadline=None)
 def test_no_schedule_beats_either_resource(one, two):
     for schedule, batches in (
         (Schedule.NONE, [one]),
@@ -67,6 +68,7 @@ def test_no_schedule_beats_either_resource(one, two):
 
 
 @given(one=stages)
+@settings(max_examples=60, deadline=None)
 def test_overlap_is_never_slower_without_contention(one):
     none, overlap = layer_span(Schedule.NONE, [one]), layer_span(Schedule.DISPATCH_OVERLAP, [one])
     assert overlap.total_us <= none.total_us * (1 + 1e-9) + 1e-6

@@ -9,7 +9,7 @@ from services.scheduler.admission import Backlog, admit, may_dispatch, predicted
 from services.scheduler.placement import DecodeState, PrefillState
 from services.scheduler.settings import AdmissionPolicy
 
-POLICY = AdmissionPolicy(max_live=100, max_waiting=10, max_wait_s=5.0, dispatch_ahead_s=0.5)
+POLICY = AdmissionPolicy(max_live=100, max_waiting=10, max_wait_s=5.0, dispatch_ahead_s=0.5, dispatch_works=3)
 NOTHING = Backlog(0, 0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
 
 
@@ -17,8 +17,8 @@ def backlog(**changes):
     return replace(NOTHING, **changes)
 
 
-def prefill(queued=0.0):
-    return [PrefillState("p", "p", queued, 1000.0, 100)]
+def prefill(queued=0.0, works=10):
+    return [PrefillState("p", "p", queued, 1000.0, 100, works=works)]
 
 
 def decode(sequences=0, max_running=8):
@@ -32,13 +32,15 @@ def test_the_gate_opens_while_prefill_runs_low_and_decode_has_seats():
     assert not may_dispatch(prefill(), decode(6), backlog(unplaced=2), POLICY)
     assert not may_dispatch(prefill(), decode(6), backlog(unplaced=1, on_the_way=1), POLICY)
     assert not may_dispatch(prefill(300), decode(), backlog(unplaced_tokens=300), POLICY)
+    assert may_dispatch(prefill(90_000, works=2), decode(), NOTHING, POLICY)  # two long prompts keep no short one out
+    assert not may_dispatch(prefill(90_000, works=2), decode(), backlog(unplaced=1), POLICY)
     assert not may_dispatch([], decode(), NOTHING, POLICY)
     assert not may_dispatch(prefill(), [], NOTHING, POLICY)
 
 
 def test_the_wait_is_that_of_the_slower_side():
     assert predicted_wait_s(prefill(2000), decode(), backlog(waiting_tokens=1000)) == 3.0
-    full = backlog(waiting=3, departures_per_s=2.0)
+    full = backlog(waiting=3, residence_s=4.0)
     assert predicted_wait_s(prefill(), decode(8), full) == 2.0
     assert predicted_wait_s(prefill(), decode(0), full) == 0.0
 

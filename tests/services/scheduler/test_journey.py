@@ -4,11 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from common.clock import MonotonicClock
 from common.errors import DuplicateRequest, InvalidInput, UnknownModel
 from common.request import FinishReason
 from common.rpc.inference_data import GenerateRequest, SamplingOptions, Stopping
-from tests.fakes.cluster import CARD, FakeCluster, tokens_of, until, with_settings
+from services.scheduler.replica import build_replica
+from tests.fakes.cluster import CARD, SETTINGS, FakeCluster, tokens_of, until, with_settings
 from tests.services.scheduler.requests import PROMPT, ask, right
 
 
@@ -191,3 +194,22 @@ async def test_a_whole_context_and_all_its_log_probabilities():
         cluster.decodes["d0"].tokens_per_step = 50
         deltas = await cluster.ask(ask(prompt=(7,) * 120_000, max_tokens=4000, logprobs=20), timeout_s=60)
         assert sum(len(d.token_ids) for d in deltas) == sum(len(d.logprobs) for d in deltas) == 4000
+
+
+async def test_one_id_on_two_replicas_is_two_requests():
+    """A2, across front doors: work has names of its own, so nothing mixes."""
+    async with FakeCluster() as cluster:
+        other = build_replica(
+            CARD, None, cluster.discovery, cluster.index, SETTINGS, MonotonicClock(), CollectorRegistry()
+        )
+        membership = asyncio.create_task(other.membership.run())
+        await until(other.ready)
+
+        async def there():
+            return [delta async for delta in other.core.generate(ask(request_id="same", seed=8))]
+
+        here, elsewhere = await asyncio.gather(cluster.ask(ask(request_id="same")), there())
+        assert tokens_of(here) == right(20)
+        assert tokens_of(elsewhere) == right(20, seed=8)
+        membership.cancel()
+        await asyncio.wait({membership})

@@ -5,13 +5,21 @@ import json
 import signal
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import aiohttp
 import pytest
 import yaml
 
-from common.errors import Cancelled, DependencyUnavailable
+from common.bus.connection import connect_bus
+from common.bus.load_reporter import LoadReporter
+from common.bus.messages import DrainNotice
+from common.bus.subjects import Subjects
+from common.clock import MonotonicClock
+from common.config.load import load_cluster
+from common.engine.events import EngineLoad
+from common.errors import Cancelled, ConfigError, DependencyUnavailable
 from common.rpc.clients import InferenceClient
 from common.rpc.inference_data import ChatMessage, GenerateRequest
 from common.rpc.server import Probe
@@ -20,6 +28,7 @@ from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
 from services.launcher.embedded import free_port
+from services.scheduler.links import open_links
 from tests.fakes.cluster import tokens_of, until
 from tests.fakes.tokenizer import CONFIG, tokenizer_document
 from tests.fakes.workers import BLOCK_TOKENS, FakeDecode, FakePrefill
@@ -126,9 +135,18 @@ async def test_from_ready_to_an_orderly_end(config):
             async with session.get(url) as response:
                 assert 'tandem_finished_choices_total{finish_reason="length",model="tiny"}' in await response.text()
 
+        bus = await connect_bus(fields["nats"]["url"], "test", 2.0, 5.0)
+        subjects = Subjects(fields["cluster"])
+        reporter = LoadReporter(bus, subjects, "d0", decode.incarnation)
+        await reporter.report(asdict(EngineLoad(7, 1, 2, 30, 55, 100, 0.25)))
+        await heard(client, lambda d0: (d0.queued_tokens, d0.running, d0.free_blocks, d0.step_ms) == (7, 2, 55, 250.0))
+
         decode.step_s = 0.05
         last = asyncio.create_task(_all(client, ask()))
         await until(lambda: bool(decode.works))
+        await bus.publish(subjects.drain("d0"), DrainNotice("d0", decode.incarnation))
+        await heard(client, lambda d0: d0.state == "draining")
+        await bus.close()
         process.send_signal(signal.SIGTERM)
         await ready(client, serving=False)
         assert tokens_of(await last) == right(20)  # a drain lets it end
@@ -165,7 +183,20 @@ async def test_what_cannot_work_ends_with_a_reason(config):
     code, said = await said_at_the_end(file)
     assert code == 2
     assert "no Redis at redis://127.0.0.1" in said
-    file.write_text(yaml.safe_dump(fields | {"redis": {"url": "embedded"}}))
-    code, said = await said_at_the_end(file)
-    assert code == 2
-    assert "redis.url = embedded" in said
+
+
+async def test_embedded_servers_are_the_launchers(config):
+    file, fields = config
+    file.write_text(yaml.safe_dump(fields | {"nats": {"url": "embedded"}}))
+    with pytest.raises(ConfigError, match=r"nats\.url = embedded"):
+        async with open_links(load_cluster(file), "s", MonotonicClock()):
+            pass
+
+
+async def heard(client, condition):
+    async with asyncio.timeout(5):
+        while True:
+            infos = {info.instance: info for info in (await client.cluster()).instances}
+            if condition(infos["d0"]):
+                return
+            await asyncio.sleep(0.02)

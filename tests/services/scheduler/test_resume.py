@@ -14,7 +14,7 @@ from common.errors import (
     TagMismatch,
     WorkerLost,
 )
-from tests.fakes.cluster import FakeCluster, tokens_of, until
+from tests.fakes.cluster import FakeCluster, tokens_of, until, with_settings
 from tests.services.scheduler.requests import PROMPT, ask, right
 
 
@@ -91,6 +91,19 @@ async def test_prefill_is_killed_while_it_computes():
         await until(lambda: bool(cluster.decodes["d0"].works))
         victim = next(p for p in cluster.prefills.values() if p.leases)
         await victim.kill()
+        assert tokens_of(await running) == right(20)
+        await cluster.idle()
+
+
+async def test_prefill_is_killed_behind_the_first_token_and_decode_says_nothing():
+    async with FakeCluster(prefills=2, settings=with_settings(handoff_grace_s=0.2)) as cluster:
+        decode = cluster.decodes["d0"]
+        decode.join_delay_s = 30.0  # a read from a peer that is gone need not end by itself
+        running = asyncio.create_task(cluster.ask(ask()))
+        await until(lambda: any(p.computed_tokens for p in cluster.prefills.values()) and bool(decode.works))
+        first = next(p for p in cluster.prefills.values() if p.computed_tokens)
+        await first.kill()
+        decode.join_delay_s = 0.0
         assert tokens_of(await running) == right(20)
         await cluster.idle()
 

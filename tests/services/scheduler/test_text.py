@@ -59,6 +59,15 @@ async def test_a_stop_string_over_several_tokens_ends_text_ids_and_log_probabili
         assert cluster.decodes["d0"].cancels
 
 
+async def test_nothing_follows_a_stop_string_in_the_first_token():
+    async with saying(spelled("hello") + spelled(" world") * 50) as cluster:
+        cluster.prefills["p0"].first_token_delay_s = 0.2  # decode's tokens are here first
+        deltas = await cluster.ask(GenerateRequest(text="x", stopping=Stopping(stop=("h",))))
+        assert (text_of(deltas), tokens_of(deltas), len(deltas)) == ("", [], 1)
+        assert deltas[-1].usage.completion_tokens == 0
+        await cluster.idle(1.0)
+
+
 async def test_a_beginning_of_a_stop_string_at_the_end_is_text():
     async with saying(spelled("wait xq#")) as cluster:
         deltas = await cluster.ask(GenerateRequest(text="x", stopping=Stopping(stop=("xq#zj",))))

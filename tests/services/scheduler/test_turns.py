@@ -59,7 +59,7 @@ async def test_over_capacity_is_shed_at_once_with_a_hint():
 
 
 async def test_a_flooding_tenant_does_not_delay_a_quiet_one():
-    settings = with_settings(admission=AdmissionPolicy(max_waiting=100, max_wait_s=10.0))
+    settings = with_settings(admission=AdmissionPolicy(max_waiting=100, max_wait_s=60.0))
     async with FakeCluster(settings=settings) as cluster:
         await narrow(cluster)
         await seated(cluster, 2)

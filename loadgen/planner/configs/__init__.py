@@ -1,0 +1,1 @@
+"""Sizes of known models, as their `config.json` files have them."""

@@ -1,0 +1,29 @@
+"""Every kernel test runs twice in a kernel's life: here in Triton's CPU interpreter, and on a GPU where there is one."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU of the Hopper generation")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def device() -> torch.device:
+    torch.manual_seed(0)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda"

@@ -1,0 +1,87 @@
+"""FP8 matrix products, dense, fused and per expert, against their references."""
+
+import pytest
+import torch
+
+from kernels import fp8_gemm, grouped_gemm, grouped_gemm_ref, qkv_a, qkv_a_ref
+from kernels.errors import KernelArgumentError
+from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
+from kernels.fp8_gemm_splitk import fp8_gemm_splitk
+from kernels.grouped_gemm import ROW_ALIGN
+from kernels.tiles import Tile
+from tests.kernels.closeness import FP8_TOLERANCE, assert_close, assert_quantised, quantised, relative_error, weight
+
+
+@pytest.mark.parametrize("tile", [None, Tile(16, 64, 1), Tile(16, 128, 3), Tile(32, 256, 2, warps=8)])
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(1, 64, 512), (5, 192, 384), (19, 130, 400), (0, 64, 128)])
+def test_splitk(rows, columns, inner, tile, device):
+    x, x_scale = quantised(rows, inner, device)
+    w, w_scale = weight(columns, inner, device=device)
+    out = fp8_gemm_splitk(x, x_scale, w, w_scale, out_dtype=torch.float32, tile=tile)
+    reference = fp8_gemm_reference(x, x_scale, w, w_scale, out_dtype=torch.float32)
+    assert_close(out, reference, torch.bfloat16)
+    again = fp8_gemm_splitk(x, x_scale, w, w_scale, out_dtype=torch.float32, tile=tile)
+    assert torch.equal(out, again)
+    parts = fp8_gemm_splitk(x, x_scale, w, w_scale, tile=tile, reduce=False)
+    assert_close(parts.sum(0), reference, torch.bfloat16)
+
+
+def test_a_row_does_not_depend_on_its_batch(device):
+    x, x_scale = quantised(40, 512, device)
+    w, w_scale = weight(128, 512, device=device)
+    whole = fp8_gemm.fp8_gemm(x[:20], x_scale[:20], w, w_scale)
+    alone_x, alone_scale = quantised(1, 512, device)
+    alone_x.copy_(x[7:8])
+    alone_scale.copy_(x_scale[7:8])
+    assert torch.equal(fp8_gemm.fp8_gemm(alone_x, alone_scale, w, w_scale), whole[7:8])
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_qkv_a(rows, device):
+    x = torch.randn(rows, 384, device=device)
+    norm = torch.rand(384, device=device) + 0.5
+    w, w_scale = weight(200, 384, device=device)
+    out = qkv_a.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32, tile=Tile(16, 64, 3))
+    reference = qkv_a_ref.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32)
+    assert relative_error(out, reference) <= FP8_TOLERANCE[device.type]
+
+
+def live_rows(counts: torch.Tensor, rows: int) -> torch.Tensor:
+    live, start = torch.zeros(rows, dtype=torch.bool), 0
+    for count in counts.tolist():
+        live[start : start + count] = True
+        start += -(-count // ROW_ALIGN) * ROW_ALIGN
+    return live
+
+
+@pytest.mark.parametrize("tile", [Tile(16, 128), Tile(16, 128, splits=4), Tile(32, 256, warps=8)])
+@pytest.mark.parametrize("gather", [False, True])
+@pytest.mark.parametrize("counts", [[3, 0, 18], [0, 0, 0], [1, 1, 1], [0, 23, 0]])
+def test_grouped(counts, gather, tile, device):
+    counted = torch.tensor(counts, dtype=torch.int32, device=device)
+    rows = 32
+    x, x_scale = quantised(9 if gather else rows, 256, device)
+    w, w_scale = weight(3, 512, 256, device=device)
+    sources = torch.randint(0, 9, (rows,), dtype=torch.int32, device=device) if gather else None
+    live = live_rows(counted, rows)
+    args = (x, x_scale, w, w_scale, counted, sources)
+    out = grouped_gemm.grouped_gemm(*args, out_dtype=torch.float32, tile=tile)
+    reference = grouped_gemm_ref.grouped_gemm(*args, out_dtype=torch.float32)
+    assert_close(out[live], reference[live], torch.bfloat16)
+    if tile.columns == 128:
+        q, scale = grouped_gemm.grouped_gate_up(*args, tile=Tile(tile.rows, 128))
+        reference_q, reference_scale = grouped_gemm_ref.grouped_gate_up(*args)
+        assert_quantised((q[live], scale[live]), (reference_q[live], reference_scale[live]), exact=False)
+
+
+def test_wrong_arguments_are_named(device):
+    x, x_scale = quantised(4, 256, device)
+    w, w_scale = weight(128, 256, device=device)
+    with pytest.raises(KernelArgumentError, match="x_scale is"):
+        fp8_gemm_splitk(x, x_scale[:3], w, w_scale)
+    with pytest.raises(KernelArgumentError, match="x_scale is"):
+        fp8_gemm_splitk(x, x_scale.contiguous(), w, w_scale)
+    with pytest.raises(KernelArgumentError, match=r"w is torch\.float32"):
+        fp8_gemm_splitk(x, x_scale, w.float(), w_scale)
+    with pytest.raises(KernelArgumentError, match="counts is"):
+        grouped_gemm.grouped_gemm(x, x_scale, w[None], w_scale[None], torch.ones(2, dtype=torch.int32, device=device))
