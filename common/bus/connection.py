@@ -156,7 +156,9 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, pi
         except DependencyUnavailable as error:
             waited_s = loop.time() - started_s
             if waited_s >= within_s:
-                raise DependencyUnavailable(f"no NATS at {without_password(url)} within {within_s:g} s: {error}") from error
+                raise DependencyUnavailable(
+                    f"no NATS at {without_password(url)} within {within_s:g} s: {error}"
+                ) from error
             if not told:
                 log.warning("waiting for NATS", url=without_password(url), within_s=within_s)
                 told = True

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-
 from common.errors import ConfigError, DependencyUnavailable
 from common.telemetry.logs import configure_logs, get_log
 
