@@ -5,11 +5,13 @@ unless told, write their log into `directory`, and run in sessions of their own,
 reaches the launcher first and it can stop them last.
 """
 
+import ctypes
 import importlib.util
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import sysconfig
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +22,16 @@ from common.errors import ConfigError, DependencyUnavailable
 
 HOST = "127.0.0.1"
 _STOP_S = 5.0
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """Runs in the server's process before it becomes the server: a killed launcher must not leave it behind."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_port() -> int:
@@ -56,6 +68,7 @@ class EmbeddedServer(ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         give_up = time.monotonic() + within_s
         while not self._answers():
