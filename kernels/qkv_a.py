@@ -70,9 +70,8 @@ def _qkv_a(
 
 # The most rows a tile is for. Many splits make a program's chain of load, quantise and multiply short.
 TILES: tuple[tuple[int, Tile], ...] = (
-    (16, Tile(16, 64, splits=14, stages=3)),
-    (32, Tile(32, 64, splits=14, stages=3)),
-    (1 << 30, Tile(32, 64, splits=8, stages=3)),
+    (16, Tile(16, 64, splits=28, stages=2)),
+    (1 << 30, Tile(32, 64, splits=8, stages=2)),
 )
 
 
