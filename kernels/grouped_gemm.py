@@ -18,7 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
 from kernels.fp8_gemm_splitk import arrival_counters, column_scale, scale_descriptor
-from kernels.pdl import launch_options, prefetch, release, wait
+from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count
 
@@ -44,21 +44,14 @@ def _join_pieces(acc, part_ptr, arrived_ptr, first, piece, split, ROWS: tl.const
 
 @triton.jit
 def _grouped(
-    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, w_ptr, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
+    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
     arrived_ptr, N, K, stride_xs, stride_ws_expert, stride_ws, stride_out_scale,
     E: tl.constexpr, E_BLOCK: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     GATHER: tl.constexpr, SWIGLU: tl.constexpr, STAGES: tl.constexpr,
-    FLATTEN: tl.constexpr, TAIL: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    FLATTEN: tl.constexpr, TAIL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Without SWIGLU, N columns a tile of COLUMNS each; with it, N counts gate and up together."""
-    release(PDL)
-    if AHEAD >= 0:
-        # Every token takes this expert: its weight can come to L2 while the router still works.
-        lines = tl.cast(N, tl.int64) * (K // 128)
-        for line in range(tl.program_id(0) * 128, lines, tl.num_programs(0) * 128):
-            at = tl.minimum(line + tl.arange(0, 128), lines - 1)
-            prefetch(w_ptr + (AHEAD * lines + at) * 128, PDL)
-    wait(PDL)
+    begin(PDL)
     experts = tl.arange(0, E_BLOCK)
     counts = tl.load(counts_ptr + experts, mask=experts < E, other=0)
     tiles = (counts + ROWS - 1) // ROWS
@@ -140,7 +133,7 @@ MANY = float("inf")
 TILES: tuple[tuple[float, Tile], ...] = (
     (16, Tile(16, 256, splits=8, warps=8)),
     (32, Tile(32, 128, programs_per_sm=2)),
-    (MANY, Tile(64, 128, splits=8, programs_per_sm=2)),
+    (MANY, Tile(64, 128, programs_per_sm=2)),
 )
 DOWN_TILES: tuple[tuple[float, Tile], ...] = (
     (16, Tile(16, 256, warps=8, flatten=True)),
@@ -170,7 +163,6 @@ def grouped_gemm(
     sources: Tensor | None = None,
     *,
     align: int = ROW_ALIGN,
-    ahead: int | None = None,
     expected_rows: int | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     tile: Tile | None = None,
@@ -183,7 +175,6 @@ def grouped_gemm(
         w: e4m3 [experts, N, K]; w_scale: fp32 [experts, ceil(N/128), ceil(K/128)].
         counts: int32 [experts]: rows of each expert.
         align: each expert's rows begin at a multiple of it; 4 or more, so that TMA can load the scales.
-        ahead: an expert that is certain to have rows (a shared one): its weight is fetched before the inputs are ready.
         expected_rows: about what the busiest expert gets, for the choice of the tile; any value gives right results.
         sources: int32 [M], the row of `x` behind each sorted row; entries outside the experts' rows are not read.
 
@@ -205,7 +196,6 @@ def grouped_gemm(
         out,
         None,
         align,
-        ahead,
         tile or pick_tile(expected_rows or rows, w.shape[2]),
     )
     return out
@@ -220,7 +210,6 @@ def grouped_gate_up(
     sources: Tensor | None = None,
     *,
     align: int = ROW_ALIGN,
-    ahead: int | None = None,
     expected_rows: int | None = None,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -244,7 +233,6 @@ def grouped_gate_up(
         out,
         scale,
         align,
-        ahead,
         tile or pick_tile(expected_rows or rows, w.shape[2], gate_up=True),
     )
     return out, scale
@@ -291,7 +279,6 @@ def _launch(
     out: Tensor,
     out_scale: Tensor | None,
     align: int,
-    ahead: int | None,
     tile: Tile,
 ) -> None:
     experts, columns, inner = w.shape
@@ -308,7 +295,6 @@ def _launch(
         scale_descriptor(x_scale, tile.rows),
         counts if sources is None else sources,
         TensorDescriptor(w.view(-1, inner), [experts * columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
-        w,
         w_scale,
         counts,
         out,
@@ -331,7 +317,6 @@ def _launch(
         STAGES=tile.stages,
         FLATTEN=tile.flatten,
         TAIL=tail,
-        AHEAD=-1 if ahead is None else ahead,
         num_warps=tile.warps,
         **launch_options(x.device),
     )

@@ -88,7 +88,10 @@ def silu_mul_quant(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Ten
     if q.numel():
         groups = min(GROUPS, pow2_at_least(inner // 128))
         chunks = triton.cdiv(inner, groups * 128)
-        programs = min(sm_count(x.device) * PROGRAMS_PER_SM, experts * max_rows * chunks)
+        items, multiprocessors = experts * max_rows * chunks, sm_count(x.device)
+        # A few thousand rows go out in one wave; more are walked by half as many programs, which streams better.
+        once = items <= multiprocessors * 2 * PROGRAMS_PER_SM
+        programs = items if once else multiprocessors * PROGRAMS_PER_SM
         _silu_mul_quant[(programs,)](
             x, x if counts is None else counts, q, scale, x.stride(0), x.stride(1), scale.stride(0), scale.stride(2),
             max_rows, inner, chunks,

@@ -24,14 +24,14 @@ def kernels(
     from kernels.bench.record import Limits, Result
 
     sections: list[Callable[[Limits], Iterator[Result]]] = [
+        attention.bench_decode,
+        attention.bench_prefill,
         dense.bench_normed,
         dense.bench_dense,
         experts.bench_ep8,
         experts.bench_ep128,
         experts.bench_silu,
         experts.bench_gate,
-        attention.bench_decode,
-        attention.bench_prefill,
         attention.bench_crossover,
         attention.bench_absorb,
         elementwise.bench_rows,

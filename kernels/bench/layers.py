@@ -29,7 +29,7 @@ def decode_work(hidden: Tensor, w: LayerWeights, requests: int, query_len: int) 
     """Weights that this routing touches, latent read once, and the operations of attention and products."""
     tokens = requests * query_len
     counts = route(hidden, w)[2]
-    busy, pairs = int((counts > 0).sum()), int(counts.sum())
+    busy, pairs = int((counts > 0).sum()) + 1, int(counts.sum()) + tokens  # and the shared expert
     router = 2 * w.experts * inputs.HIDDEN
     latent = requests * (CACHED + query_len) * (inputs.RANK + inputs.ROPE) * 2
     return Work(

@@ -71,7 +71,7 @@ def prefill_layer(hidden: Tensor, w: LayerWeights, kv_b: Quantised, step: Prefil
 
 def after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
     """Router, experts over rows copied next to each other, and combine."""
-    ids, weights, counts = route(normed, w)
+    ids, weights, counts = route(normed, w, shared=1)
     rows, sources, counts = sort_pairs(ids, w.experts + 1, CONTIGUOUS_ALIGN, counts)
     total = sources.shape[0]
     owners = row_experts(counts, total, CONTIGUOUS_ALIGN)

@@ -44,6 +44,10 @@ def test_qkv_a(rows, device):
     out = qkv_a.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32, tile=Tile(16, 64, 3))
     reference = qkv_a_ref.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32)
     assert relative_error(out, reference) <= FP8_TOLERANCE[device.type]
+    sums, squares = qkv_a.qkv_a_partial(x, norm, 1e-6, w, w_scale, tile=Tile(16, 64, 3))
+    reference_sums, reference_squares = qkv_a_ref.qkv_a_partial(x, norm, 1e-6, w, w_scale)
+    assert relative_error(sums.sum(0), reference_sums[0]) <= FP8_TOLERANCE[device.type]
+    assert_close(squares.sum(0), reference_squares[0])
 
 
 def live_rows(counts: torch.Tensor, rows: int) -> torch.Tensor:
