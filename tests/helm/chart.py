@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -39,6 +40,10 @@ class Chart:
         Raises:
             Refused: the schema or a check of the chart is against it.
         """
+        return self._rendered(preset, tuple(settings), notes)
+
+    @cache
+    def _rendered(self, preset: str | None, settings: tuple[str, ...], notes: bool) -> str:
         COUNTS["renders"] += 1
         files = ["-f", str(CHART / f"values-{preset}.yaml")] if preset else []
         sets = [part for setting in settings for part in ("--set", setting)]

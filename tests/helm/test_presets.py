@@ -1,4 +1,4 @@
-"""Each preset, under both versions of Helm: lint, schemas of the oldest and newest Kubernetes, and a file that loads."""
+"""Each preset under both versions of Helm: lint, schemas of the oldest and newest Kubernetes, a file that loads."""
 
 import json
 import tomllib
