@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,13 @@ def _as_replica_set(object_: Object) -> Object:
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "template"}, "spec": spec}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _definitions(version: str) -> Registry[Any]:
     contents = schema_contents(f"kubernetes-json-schema/v{version}.0-local-strict/_definitions.json", version)
     return (Resource.from_contents(contents) @ Registry()).crawl()  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _validator(version: str, api_version: str, kind: str) -> Draft202012Validator:
     if kind in CUSTOM:
         return Draft202012Validator(json.loads((SCHEMAS / f"{CUSTOM[kind]}.json").read_text()))

@@ -33,9 +33,7 @@ def names_in(expression: str) -> set[str]:
 
 
 def rules() -> list[dict[str, Any]]:
-    return [
-        rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]
-    ]
+    return [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 
 
 def alerts() -> list[dict[str, Any]]:

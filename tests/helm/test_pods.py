@@ -317,3 +317,26 @@ def test_notes_name_the_next_steps(helm4: Chart) -> None:
     commands = [shlex.split(line) for line in notes.splitlines() if line.strip().startswith(("kubectl", "helm"))]
     assert ["helm", "test", "prod", "-n", NAMESPACE, "--logs"] in commands
     assert "bundled" in notes
+
+
+def test_the_autoscaler_finds_pools_and_schedulers(everything: list[Object]) -> None:
+    section = yaml.safe_load(tandem_yaml(everything))["autoscaler"]
+    wanted = dict(term.split("=") for term in section["selector"].split(","))
+    for role in WORKERS:
+        labels = one(everything, "LeaderWorkerSet", f"-{role}")["metadata"]["labels"]
+        assert wanted.items() <= labels.items()
+        assert labels["app.kubernetes.io/component"] == role
+        assert section[role] == {"min_groups": 1, "max_groups": 4}
+    host, _, port = section["schedulers"][0].partition(":")
+    service = one(everything, "Service", host.split(".")[0])
+    assert host == f"{service['metadata']['name']}.{NAMESPACE}.svc"
+    assert service["spec"]["clusterIP"] == "None"
+    assert [p["port"] for p in service["spec"]["ports"]] == [int(port)]
+    (lease,) = (
+        r
+        for o in everything
+        if o["kind"] == "Role"
+        for r in o["rules"]
+        if "leases" in r["resources"] and "resourceNames" in r
+    )
+    assert lease["resourceNames"] == [section["lease_name"]]

@@ -24,7 +24,10 @@ FACTS = {
 
 
 def config_of(objects: list[Object]) -> ClusterConfig:
-    return parse_cluster(with_environment(yaml.safe_load(tandem_yaml(objects)), POD, "tandem.yaml"), "tandem.yaml")
+    document = with_environment(yaml.safe_load(tandem_yaml(objects)), POD, "tandem.yaml")
+    if "autoscaler" not in ClusterConfig.model_fields:
+        document.pop("autoscaler", None)
+    return parse_cluster(document, "tandem.yaml")
 
 
 def values_of(preset: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What cannot work is refused before anything is installed, with the values named."""
 
 import re
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -72,7 +72,7 @@ MISTYPED = [
 ]
 
 
-@lru_cache(maxsize=None)
+@cache
 def refusal(chart: Chart, preset: str | None, settings: tuple[str, ...]) -> str:
     with pytest.raises(Refused) as refused:
         chart.render(preset, settings)
