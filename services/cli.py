@@ -106,7 +106,12 @@ def fetch(
 @app.command(context_settings=FOREIGN, add_help_option=False)
 def load(context: typer.Context) -> None:
     """Put load on a running cluster and report latencies."""
-    _foreign("loadgen.cli", "tandem load", context.args)
+    from services.launcher.run_directory import find_endpoint
+
+    arguments = list(context.args)
+    if not {"--at", "--help"} & set(arguments):
+        arguments += ["--at", find_endpoint().schedulers[0]]
+    _foreign("loadgen.cli", "tandem load", arguments)
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)
