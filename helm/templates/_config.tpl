@@ -64,7 +64,8 @@
       "selector" (printf "app.kubernetes.io/part-of=tandem,app.kubernetes.io/instance=%s" .Release.Name)
       "lease_name" (printf "%s-autoscaler" $name) -}}
 {{- range $role := list "prefill" "decode" -}}
-{{- $bounds := (index $v $role).autoscale -}}
+{{- $pool := index $v $role -}}
+{{- $bounds := ternary $pool.autoscale (dict "minGroups" 0 "maxGroups" 0) $pool.enabled -}}
 {{- $_ := set $scaling $role (dict "min_groups" (int $bounds.minGroups) "max_groups" (int $bounds.maxGroups)) -}}
 {{- end -}}
 {{ toYaml (merge $scaling (deepCopy $v.autoscaler.settings)) }}

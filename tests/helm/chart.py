@@ -4,7 +4,6 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import yaml
@@ -14,6 +13,7 @@ from tests.helm.objects import COUNTS, Object
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm"
 PRESETS = tuple(sorted(path.stem.removeprefix("values-") for path in CHART.glob("values-*.yaml")))
+_rendered: dict[tuple[Path, str | None, tuple[str, ...], bool], str] = {}  # by what was asked
 RELEASE, NAMESPACE = "prod", "serving"
 
 
@@ -40,9 +40,11 @@ class Chart:
         Raises:
             Refused: the schema or a check of the chart is against it.
         """
-        return self._rendered(preset, tuple(settings), notes)
+        asked = (self.binary, preset, tuple(settings), notes)
+        if asked not in _rendered:
+            _rendered[asked] = self._rendered(preset, tuple(settings), notes)
+        return _rendered[asked]
 
-    @cache
     def _rendered(self, preset: str | None, settings: tuple[str, ...], notes: bool) -> str:
         COUNTS["renders"] += 1
         files = ["-f", str(CHART / f"values-{preset}.yaml")] if preset else []

@@ -1,6 +1,7 @@
 """Metric names in PromQL, as far as the chart's rules and dashboards use it; and promtool, where it is."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.helm.chart import CHART
+from tests.helm.chart import CHART, ROOT
 
 RULES = tuple(sorted((CHART / "files/rules").glob("*.yaml")))
 DASHBOARDS = tuple(sorted((CHART / "files/dashboards").glob("*.json")))
@@ -55,4 +56,5 @@ def shown_metrics() -> dict[str, str]:
 
 
 def promtool() -> str | None:
-    return shutil.which("promtool")
+    """On PATH, or where fetch_tools.py puts it."""
+    return shutil.which("promtool", path=f"{os.environ.get('PATH', os.defpath)}:{ROOT / '.helm-tools'}")

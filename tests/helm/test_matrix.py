@@ -27,6 +27,7 @@ SWITCHES: dict[str, list[str]] = {
     ],
     "prefill-only": ["decode.enabled=false"],
     "decode-only": ["prefill.enabled=false"],
+    "prefill-scaled": ["decode.enabled=false", "autoscaler.enabled=true"],
     "many-groups": ["prefill.groups=3", "decode.groups=2", "decode.pdb.maxUnavailableGroups=2"],
     "scheduler": [
         "scheduler.service.type=LoadBalancer", "scheduler.service.annotations.a=b", "scheduler.nodeSelector.pool=cpu",
@@ -89,7 +90,9 @@ def test_lint_under_switches(chart: Chart, preset: str, switch: str) -> None:
     chart.lint("-f", f"helm/values-{preset}.yaml", *values)
 
 
-@pytest.mark.parametrize("switch", ["statefulset-autoscaler", "rdma", "external", "download-claim", "monitoring"])
+@pytest.mark.parametrize(
+    "switch", ["statefulset-autoscaler", "prefill-scaled", "rdma", "external", "download-claim", "monitoring"]
+)
 def test_the_switches_that_change_most(helm4: Chart, switch: str) -> None:
     """The short form of the matrix."""
     objects = helm4.objects("h100-ep16", (SWITCHES | GPU_SWITCHES)[switch])

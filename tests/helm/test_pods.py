@@ -50,7 +50,7 @@ def worker(objects: list[Object], role: str) -> tuple[Object, Object]:
 @pytest.mark.parametrize("role", WORKERS)
 @pytest.mark.parametrize("shape", ["everything", "local"])
 def test_workers_take_their_flags(role: str, shape: str, request: pytest.FixtureRequest) -> None:
-    template, container = worker(request.getfixturevalue(shape), role)
+    _, container = worker(request.getfixturevalue(shape), role)
     assert container["command"] == ["python", "-m", f"services.{role}.pod"]
     filled = [{"$(GROUP)": "1", "$(NODE)": "3"}.get(argument, argument) for argument in container["args"]]
     arguments = parse_arguments(role, filled)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from common.config.cluster import ClusterConfig
+from common.config.cluster import ClusterConfig, DecodeConfig, PrefillConfig, SchedulerConfig, WorkerConfig
 from common.config.load import parse_cluster, with_environment
 from common.config.place import ROLES, parallel_of
 from tests.helm.chart import CHART, PRESETS, ROOT, Chart, tandem_yaml
@@ -25,8 +25,6 @@ FACTS = {
 
 def config_of(objects: list[Object]) -> ClusterConfig:
     document = with_environment(yaml.safe_load(tandem_yaml(objects)), POD, "tandem.yaml")
-    if "autoscaler" not in ClusterConfig.model_fields:
-        document.pop("autoscaler", None)
     return parse_cluster(document, "tandem.yaml")
 
 
@@ -35,7 +33,17 @@ def values_of(preset: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_it_is_what_kubernetes_takes_and_its_file_loads(chart: Chart, preset: str) -> None:
+def test_it_is_what_kubernetes_takes_and_its_file_loads(helm4: Chart, preset: str) -> None:
+    check_preset(helm4, preset)
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_older_helm_takes_it_too(helm_binaries: dict[str, Path], preset: str) -> None:
+    check_preset(Chart(helm_binaries["helm3"]), preset)
+
+
+def check_preset(chart: Chart, preset: str) -> None:
     chart.lint("-f", str(CHART / f"values-{preset}.yaml"))
     objects = chart.objects(preset)
     assert [fault for o in objects for version in KUBERNETES for fault in faults_of(o, version)] == []
@@ -99,3 +107,27 @@ def test_the_oldest_kubernetes_is_the_charts() -> None:
     assert f">={KUBERNETES[0]}.0-0" in (CHART / "Chart.yaml").read_text()
     pinned = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
     assert f"kubernetes-validate=={KUBERNETES[1]}.0" in pinned
+
+
+SECTIONS = {
+    "workerSettings": WorkerConfig,
+    "prefillSettings": PrefillConfig,
+    "decodeSettings": DecodeConfig,
+}
+
+
+@pytest.mark.parametrize("definition", SECTIONS)
+def test_the_schema_knows_the_files_fields(definition: str) -> None:
+    """Settings that the chart hands on are the file's fields, less those that it fills in itself."""
+    schema = json.loads((CHART / "values.schema.json").read_text())["$defs"][definition]["properties"]
+    fields = set(SECTIONS[definition].model_fields)
+    own = {
+        "host", "first_port", "first_metrics_port", "start_timeout_s", "drain_timeout_s", "parallel", "worker", "lease_s",
+    }  # fmt: skip
+    assert set(schema) == fields - own
+
+
+def test_the_schema_knows_the_schedulers_fields() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["scheduler"]["properties"]["settings"]
+    own = {"replicas", "host", "port", "http_port", "metrics_port", "drain_timeout_s"}
+    assert set(schema["properties"]) == set(SchedulerConfig.model_fields) - own

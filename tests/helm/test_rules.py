@@ -22,24 +22,24 @@ ALIASES = {
     "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:prompt_tokens_total",
     "vllm:generation_tokens_total",
 }  # fmt: skip
-needs_promtool = pytest.mark.skipif(promtool() is None, reason="promtool is not installed (Debian: prometheus)")
+needs_promtool = pytest.mark.skipif(promtool() is None, reason="promtool is missing; `make helm-test` fetches it")
 
 
 @pytest.mark.helm
 def test_promtool_is_there() -> None:
     """The long form does not pass without it."""
-    assert promtool(), "promtool is missing: apt-get install prometheus"
+    assert promtool(), "run `make helm-test`, which fetches it, or install Prometheus"
 
 
 @needs_promtool
 def test_promtool_takes_the_rules() -> None:
-    subprocess.run(["promtool", "check", "rules", *map(str, RULES)], check=True, capture_output=True)
+    subprocess.run([str(promtool()), "check", "rules", *map(str, RULES)], check=True, capture_output=True)
 
 
 @needs_promtool
 def test_alerts_fire_and_aliases_carry_values() -> None:
     file = Path(__file__).parent / "rules" / "tests.yaml"
-    done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(promtool()), "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
