@@ -27,8 +27,8 @@
       "scheduler" (merge $scheduler (deepCopy $v.scheduler.settings))
       "redis" (dict "url" "${TANDEM_REDIS_URL}" "timeout_s" $v.redis.timeoutSeconds "start_timeout_s" $v.redis.startTimeoutSeconds "worker_lease_s" $v.redis.workerLeaseSeconds)
       "nats" (dict "url" "${TANDEM_NATS_URL}" "timeout_s" $v.nats.timeoutSeconds "start_timeout_s" $v.nats.startTimeoutSeconds "load_interval_s" $v.nats.loadIntervalSeconds) -}}
-{{- if and $v.autoscaler.enabled $v.autoscaler.settings -}}
-{{- $_ := set $config "autoscaler" $v.autoscaler.settings -}}
+{{- if $v.autoscaler.enabled -}}
+{{- $_ := set $config "autoscaler" (include "tandem.autoscalerConfig" . | fromYaml) -}}
 {{- end -}}
 {{ toYaml $config }}
 {{- end -}}
@@ -51,4 +51,22 @@
 {{- $_ := set $pool "lease_s" (int $p.lifecycle.leaseSeconds) -}}
 {{- end -}}
 {{ toYaml (merge $pool (deepCopy $p.settings)) }}
+{{- end -}}
+
+{{- define "tandem.autoscalerConfig" -}}
+{{- $v := .Values -}}
+{{- $name := include "tandem.fullname" . -}}
+{{- $scaling := dict
+      "host" "${POD_IP}"
+      "metrics_port" (int $v.autoscaler.ports.metrics)
+      "schedulers" (list (printf "%s-schedulers.%s.svc:%d" $name .Release.Namespace (int $v.scheduler.ports.grpc)))
+      "group_controller" $v.groupController
+      "selector" (printf "app.kubernetes.io/part-of=tandem,app.kubernetes.io/instance=%s" .Release.Name)
+      "lease_name" (printf "%s-autoscaler" $name) -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $pool := index $v $role -}}
+{{- $bounds := ternary $pool.autoscale (dict "minGroups" 0 "maxGroups" 0) $pool.enabled -}}
+{{- $_ := set $scaling $role (dict "min_groups" (int $bounds.minGroups) "max_groups" (int $bounds.maxGroups)) -}}
+{{- end -}}
+{{ toYaml (merge $scaling (deepCopy $v.autoscaler.settings)) }}
 {{- end -}}

@@ -23,9 +23,9 @@ requests: {{- merge (deepCopy $devices) .pool.resources.requests | toYaml | nind
 limits: {{- merge (deepCopy $devices) .pool.resources.limits | toYaml | nindent 2 }}
 {{- end -}}
 
-{{- define "tandem.workerEnvironment" -}}
+{{/* Which node of which group a pod is. */}}
+{{- define "tandem.workerPlace" -}}
 {{- $root := .root -}}
-{{ include "tandem.podAddress" $root }}
 {{- if eq $root.Values.groupController "LeaderWorkerSet" }}
 - name: GROUP
   valueFrom:
@@ -39,6 +39,11 @@ limits: {{- merge (deepCopy $devices) .pool.resources.limits | toYaml | nindent 
   valueFrom:
     fieldRef: { fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']" }
 {{- end }}
+{{- end -}}
+
+{{- define "tandem.workerEnvironment" -}}
+{{- $root := .root -}}
+{{ include "tandem.podAddress" $root }}
 - { name: HOME, value: /tmp }
 - { name: TRITON_CACHE_DIR, value: /cache/triton }
 - { name: DG_JIT_CACHE_DIR, value: /cache/deep_gemm }
@@ -148,7 +153,9 @@ spec:
         - {{ printf "%s:%d" $leader (int $p.ports.rendezvous) }}
         - --log-format
         - json
-      env: {{- include "tandem.workerEnvironment" . | nindent 8 }}
+      env:
+        {{- include "tandem.workerPlace" . | nindent 8 }}
+        {{- include "tandem.workerEnvironment" . | nindent 8 }}
       ports:
         {{- range $i := until $instances }}
         - { name: grpc-{{ $i }}, containerPort: {{ add $p.ports.grpc $i }} }
