@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from kernels import absorb, absorb_ref, latent, latent_ref, mla_prefill, mla_prefill_ref, prefill_heads, prefill_heads_ref
+from kernels import (
+    absorb,
+    absorb_ref,
+    latent,
+    latent_ref,
+    mla_prefill,
+    mla_prefill_ref,
+    prefill_heads,
+    prefill_heads_ref,
+)
 from kernels.errors import KernelArgumentError
 from kernels.mla_decode_ref import mla_decode
 from tests.kernels.closeness import assert_close, assert_quantised, poisoned, relative_error
@@ -120,4 +129,6 @@ def test_wrong_arguments_are_named(device):
         latent.append_latent(torch.zeros(2, 4, 8, device=device), torch.zeros(1, 7, device=device),
                              torch.zeros(1, dtype=torch.int64, device=device))  # fmt: skip
     with pytest.raises(KernelArgumentError, match="stop is"):
-        latent.gather_latent(torch.zeros(2, 4, 8, device=device), torch.zeros(1, dtype=torch.int32, device=device), 0, 5)
+        latent.gather_latent(
+            torch.zeros(2, 4, 8, device=device), torch.zeros(1, dtype=torch.int32, device=device), 0, 5
+        )
