@@ -6,6 +6,7 @@ after it sent its last renewal that succeeded, so a write that it began in time 
 """
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -37,6 +38,8 @@ class Leadership:
         self._held_until_s = float("-inf")
         self._seen = _Seen((), float("-inf"))
         self._told = False
+        self._calling = threading.Lock()  # a step that was cancelled still ends in its thread
+        self._resigned = False
 
     def leads(self) -> bool:
         return self._clock.now_s() < self._held_until_s
@@ -55,6 +58,11 @@ class Leadership:
 
     def step(self) -> None:
         """Renew the lease, take it when nobody holds it, or look who does."""
+        with self._calling:
+            if not self._resigned:
+                self._step()
+
+    def _step(self) -> None:
         sent_s = self._clock.now_s()
         try:
             lease = self._api.get(LEASES, self._config.lease_name)
@@ -72,14 +80,16 @@ class Leadership:
             self._held_until_s = float("-inf")
 
     def resign(self) -> None:
-        """Give the lease back, so that another need not wait for it to lapse."""
-        if not self.leads():
-            return
-        self._held_until_s = float("-inf")
-        lease = self._api.get(LEASES, self._config.lease_name)
-        if lease["spec"].get("holderIdentity") == self._identity:
-            lease["spec"]["holderIdentity"] = ""
-            self._api.replace(LEASES, self._config.lease_name, lease)
+        """Give the lease back, so that another need not wait for it to lapse. This replica never leads again."""
+        with self._calling:
+            self._resigned = True
+            if not self.leads():
+                return
+            self._held_until_s = float("-inf")
+            lease = self._api.get(LEASES, self._config.lease_name)
+            if lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"]["holderIdentity"] = ""
+                self._api.replace(LEASES, self._config.lease_name, lease)
 
     def _take(self, lease: Object | None, sent_s: float) -> None:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -24,7 +24,7 @@ class FakeKubernetes:
         self.oldest = 0  # changes up to this version are forgotten
         self.objects = {}  # (plural, name) -> object
         self.changes = []  # (version, plural, kind, object)
-        self.failures = []  # statuses of the next requests
+        self.failures = []  # (status, ending of the path)
         self.requests = []  # (method, path without query)
         self.before_write: Callable[[str], None] = lambda _path: None
         self.down = False
@@ -106,9 +106,10 @@ class FakeKubernetes:
             self.changes = []
             self.lock.notify_all()
 
-    def fail(self, status, times=1):
+    def fail(self, status, times=1, ending=""):
+        """The next requests whose path ends so."""
         with self.lock:
-            self.failures += [status] * times
+            self.failures += [(status, ending)] * times
 
     def count(self, method, ending):
         with self.lock:
@@ -126,8 +127,10 @@ class FakeKubernetes:
             if self.down:
                 handler.close_connection = True
                 return
-            if self.failures:
-                self._status(handler, self.failures.pop(0))
+            failing = next((one for one in self.failures if url.path.endswith(one[1])), None)
+            if failing is not None:
+                self.failures.remove(failing)
+                self._status(handler, failing[0])
                 return
         if method != "GET":
             self.before_write(url.path)

@@ -83,6 +83,9 @@ def test_resigning_lets_the_next_begin_at_once(kubernetes, clock, pair):
     second.step()
     assert second.leads()
     first.resign()  # nothing of its own any more
+    clock.advance(30.0)
+    first.step()
+    assert not first.leads()
     assert holder(kubernetes) == "b"
 
 
