@@ -3,7 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -101,6 +101,19 @@ def fetch(
     from services.launcher.fetch import run_fetch
 
     run_fetch(url, sums, into, only)
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path, typer.Option("--config", help="The cluster's YAML file.")],
+    role: Annotated[Literal["prefill", "decode", "scheduler"], typer.Option("--role", help="What shall run here.")],
+    settings: Settings = [],  # noqa: B006
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check this machine, the model, Redis, NATS and running instances; each finding names the setting to change."""
+    from services.launcher.doctor.run import run_doctor
+
+    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json))
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)
