@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 
 from redis.asyncio import Redis
 
@@ -125,10 +125,8 @@ def _record(name: str, told: bytes | str) -> WorkerRecord | None:
     """None for what is no record. Fields that are not known are a later version's."""
     try:
         given = json.loads(told)
-        record = WorkerRecord(
-            **{field.name: given[field.name] for field in fields(WorkerRecord) if field.name in given}
-        )
-        return replace(record, incarnation=int(given["incarnation"], 16))
+        known = {field.name: given[field.name] for field in fields(WorkerRecord) if field.name in given}
+        return WorkerRecord(**(known | {"incarnation": int(given["incarnation"], 16)}))
     except (ValueError, TypeError, KeyError) as error:
         log.warning("worker record unreadable", name=name, why=error)
         return None
