@@ -93,6 +93,10 @@ class Reads:
                     self._reader.connect(source.instance, event)
                 return
 
+    def part(self, source: TransferSource) -> None:
+        """Another incarnation has taken the source's name; nothing of this one will be read again."""
+        self._reader.part(source.instance, source.incarnation)
+
     async def close(self) -> None:
         for task in list(self._tasks.values()):
             task.cancel()
