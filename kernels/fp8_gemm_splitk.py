@@ -118,7 +118,7 @@ def _splitk(
     )  # fmt: skip
 
 
-# (N, K): tiles by the most rows they are for. Splits are one number a shape, so that results do not depend on the batch.
+# (N, K): tiles by the most rows they are for. Splits are one number a shape: results do not depend on the batch.
 TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {
     (2112, 7168): (  # q_a and kv_a
         (16, Tile(16, 64, splits=4, prefetch=16)),
@@ -240,7 +240,7 @@ _counters: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def arrival_counters(slots: int, device: torch.device) -> Tensor:
-    """Zeroed int32 counters, one set a stream; every kernel leaves them zero, and kernels of a stream follow each other.
+    """Zeroed int32 counters, one set a stream; a kernel leaves them zero, and kernels of a stream follow each other.
 
     Two graphs that run at once must have been captured on two streams.
     """

@@ -24,6 +24,25 @@ from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count
 
 
 @triton.jit
+def _join_pieces(acc, part_ptr, arrived_ptr, first, piece, split, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Leave a piece's sums and, as the last of `split` to arrive, add them all in order: (has the whole, sums)."""
+    last = True
+    if split > 1:
+        flat = tl.arange(0, COLUMNS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+        mine = part_ptr + first * (ROWS * COLUMNS)
+        tl.store(mine + piece * (ROWS * COLUMNS) + flat, acc)
+        tl.debug_barrier()
+        last = tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == split - 1
+        if last:
+            tl.debug_barrier()
+            acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+            for p in range(split):
+                acc += tl.load(mine + p * (ROWS * COLUMNS) + flat, cache_modifier=".cg")
+            tl.store(arrived_ptr, 0)
+    return last, acc
+
+
+@triton.jit
 def _grouped(
     x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, w_ptr, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
     arrived_ptr, N, K, stride_xs, stride_ws_expert, stride_ws, stride_out_scale,
@@ -104,18 +123,9 @@ def _grouped(
             tl.store(to, q_scale, mask=live)
         last = True
         if TAIL > 1:
-            if split > 1:
-                flat = tl.arange(0, COLUMNS)[:, None] * ROWS + lane[None, :]
-                mine = part_ptr + (item - whole) * pieces * (ROWS * COLUMNS)
-                tl.store(mine + piece * (ROWS * COLUMNS) + flat, acc)
-                tl.debug_barrier()
-                last = tl.atomic_add(arrived_ptr + item - whole, 1, sem="acq_rel") == split - 1
-                if last:
-                    tl.debug_barrier()
-                    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
-                    for p in range(0, split):
-                        acc += tl.load(mine + p * (ROWS * COLUMNS) + flat, cache_modifier=".cg")
-                    tl.store(arrived_ptr + item - whole, 0)
+            last, acc = _join_pieces(
+                acc, part_ptr, arrived_ptr + item - whole, (item - whole) * pieces, piece, split, ROWS, COLUMNS
+            )
         if last:
             keep = live[:, None] & (n0 + tl.arange(0, COLUMNS) < width)[None, :]
             start = row0.to(tl.int64) * width + n0
@@ -185,7 +195,19 @@ def grouped_gemm(
     """
     rows = _check(x, x_scale, w, w_scale, counts, sources, align)
     out = x.new_empty((rows, w.shape[1]), dtype=out_dtype)
-    _launch(x, x_scale, w, w_scale, counts, sources, out, None, align, ahead, tile or pick_tile(expected_rows or rows, w.shape[2]))
+    _launch(
+        x,
+        x_scale,
+        w,
+        w_scale,
+        counts,
+        sources,
+        out,
+        None,
+        align,
+        ahead,
+        tile or pick_tile(expected_rows or rows, w.shape[2]),
+    )
     return out
 
 
@@ -212,7 +234,19 @@ def grouped_gate_up(
     inner = w.shape[1] // 2
     out = x.new_empty((rows, inner), dtype=check.FP8)
     scale = scale_buffer(rows, inner // 128, x.device)
-    _launch(x, x_scale, w, w_scale, counts, sources, out, scale, align, ahead, tile or pick_tile(expected_rows or rows, w.shape[2], gate_up=True))
+    _launch(
+        x,
+        x_scale,
+        w,
+        w_scale,
+        counts,
+        sources,
+        out,
+        scale,
+        align,
+        ahead,
+        tile or pick_tile(expected_rows or rows, w.shape[2], gate_up=True),
+    )
     return out, scale
 
 

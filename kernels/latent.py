@@ -168,7 +168,8 @@ def split_qkv_a(
     if tokens:
         _split_qkv_a[(tokens, 2)](
             qkv, q_norm, kv_norm, cos, sin, positions, cache, slots, q, scale,
-            cache if latent is None else latent, eps, qkv.stride(0), qkv.stride(-2), cache.stride(0), cache.stride(1), cache.shape[1], scale.stride(1),
+            cache if latent is None else latent, eps, qkv.stride(0), qkv.stride(-2), cache.stride(0), cache.stride(1),
+            cache.shape[1], scale.stride(1),
             q_lora, rank, half,
             SPLITS=qkv.shape[0] if qkv.dim() == 3 else 1, GROUPS=pow2_at_least(-(-q_lora // 128)),
             R_BLOCK=pow2_at_least(rank), HALF_BLOCK=pow2_at_least(half), KEEP=latent is not None, num_warps=4,

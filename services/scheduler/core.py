@@ -101,8 +101,15 @@ class Core:
         )
 
     def cluster(self) -> ClusterInfo:
-        fleet, identity = self._with.around.fleet, self._with.work_ids.identity
-        return ClusterInfo(self._card.name, fleet.infos(), identity, len(self._live))
+        turns = self._with.turns
+        return ClusterInfo(
+            model=self._card.name,
+            instances=self._with.around.fleet.infos(),
+            scheduler=self._with.work_ids.identity,
+            live_requests=len(self._live),
+            waiting_requests=turns.waiting,
+            waiting_tokens=turns.waiting_tokens,
+        )
 
     def explain(self, request_id: str) -> Explanation:
         explanation = self._with.explained.get(request_id)

@@ -46,6 +46,11 @@ class Turns:
     def waiting(self) -> int:
         return len(self._queue)
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that wait, once a choice."""
+        return round(self._queue.waiting_cost)
+
     def waiting_of(self, tenant: str) -> float:
         """Waiting requests of one tenant, by weight."""
         return self._queue.count(tenant)

@@ -31,7 +31,7 @@ UNITS = ("_s", "_ms", "_us", "_bytes", "_tokens", "_blocks", "_limit")
 # Quantities whose name is the unit, counts of named things, and ports.
 PLAIN_NUMBERS = {
     "blocks", "groups", "ep", "tp", "threads", "replicas", "instances_per_pod", "max_running", "max_queued",
-    "max_live_requests", "max_attempts", "explained_requests",
+    "max_live_requests", "max_attempts", "explained_requests", "min_groups", "max_groups",
 }  # fmt: skip
 
 

