@@ -123,7 +123,8 @@ class PrefillInstance:
         for event in events:
             match event:
                 case Started():
-                    self._source.open(event.work_id, event.blocks)
+                    if self._runs.kept(event.work_id):  # else nobody reads it, and nothing would end the transfer
+                        self._source.open(event.work_id, event.blocks)
                     self._metrics.cached_tokens.inc(event.cached_tokens)
                     self._metrics.queue_seconds.observe(event.queue_s)
                     started = PrefillStarted(event.cached_tokens, event.queue_s, event.blocks)

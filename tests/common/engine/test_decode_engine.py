@@ -14,6 +14,7 @@ from common.errors import (
     DuplicateRequest,
     InternalError,
     InvalidInput,
+    Overloaded,
     TransferTimeout,
 )
 from common.parallel.waits import run
@@ -271,6 +272,14 @@ def test_deadlines_end_work_in_each_phase(make_pair: MakePair) -> None:
     ended = {e.work_id: type(e.error) for e in decode.step(2.0) if isinstance(e, Failed)}
     assert ended == dict.fromkeys((running.work_id, landing.work_id, queued.work_id), DeadlineExceeded)
     decode.engine.reader_stopped(landing.work_id)
+
+
+def test_a_full_queue_refuses(make_pair: MakePair) -> None:
+    decode = make(make_pair, queued=1)
+    decode.engine.admit(make_work(prompt(20), 4))
+    with pytest.raises(Overloaded, match="1 pieces of work wait"):
+        decode.engine.admit(make_work(prompt(20, 1), 4))
+    decode.engine.fail_all(Cancelled("the test is over"))
 
 
 def test_work_that_can_never_run_is_refused_naming_the_limit(make_pair: MakePair) -> None:
