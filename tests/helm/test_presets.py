@@ -122,7 +122,8 @@ def test_the_schema_knows_the_files_fields(definition: str) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["$defs"][definition]["properties"]
     fields = set(SECTIONS[definition].model_fields)
     own = {
-        "host", "first_port", "first_metrics_port", "start_timeout_s", "drain_timeout_s", "parallel", "worker", "lease_s",
+        "host", "first_port", "first_metrics_port", "start_timeout_s", "drain_timeout_s", "parallel", "worker",
+        "lease_s",
     }  # fmt: skip
     assert set(schema) == fields - own
 
