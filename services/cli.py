@@ -91,6 +91,19 @@ def status(at: At = "") -> None:
 
 
 @app.command()
+def fetch(
+    url: Annotated[str, typer.Option("--from", help="The directory's address, http:// or https://.")],
+    into: Annotated[Path, typer.Option("--into", help="The directory here.")],
+    sums: Annotated[str, typer.Option("--sums", help="The list of files, as sha256sum writes it.")] = "SHA256SUMS",
+    only: Annotated[str, typer.Option("--only", help="A pattern of names.")] = "*",
+) -> None:
+    """Bring a model directory here: continued after a break, verified, and left alone once it is complete."""
+    from services.launcher.fetch import run_fetch
+
+    run_fetch(url, sums, into, only)
+
+
+@app.command()
 def doctor(
     config: Annotated[Path, typer.Option("--config", help="The cluster's YAML file.")],
     role: Annotated[Literal["prefill", "decode", "scheduler"], typer.Option("--role", help="What shall run here.")],
@@ -106,7 +119,12 @@ def doctor(
 @app.command(context_settings=FOREIGN, add_help_option=False)
 def load(context: typer.Context) -> None:
     """Put load on a running cluster and report latencies."""
-    _foreign("loadgen.cli", "tandem load", context.args)
+    from services.launcher.run_directory import find_endpoint
+
+    arguments = list(context.args)
+    if not {"--at", "--help"} & set(arguments):
+        arguments += ["--at", find_endpoint().schedulers[0]]
+    _foreign("loadgen.cli", "tandem load", arguments)
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)

@@ -83,7 +83,7 @@ class DecodeConfig(Section):
     max_running: int = Field(default=32, ge=1)  # sequences in a step
     max_queued: int = Field(default=1024, ge=1)
     landing_blocks: int = Field(default=64, ge=1)  # of the landing arena
-    transfer_timeout_s: float = Field(default=30.0, gt=0)
+    transfer_timeout_s: float = Field(default=120.0, gt=0)  # prefill's computing included; a dead peer ends it sooner
     draining_blocks_limit: int = Field(default=48, ge=1)  # over this many from one peer, no new reads from it
 
     @model_validator(mode="after")

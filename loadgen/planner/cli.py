@@ -22,6 +22,7 @@ from loadgen.planner.hardware import Hardware, hardware
 from loadgen.planner.measured import RESULTS, MeasuredCheck, check_results, read_results
 from loadgen.planner.model_shapes import model_shape
 from loadgen.planner.page import html_page
+from loadgen.planner.question import question
 from loadgen.planner.ratio import Fleet, recommend, smallest_fleet
 from loadgen.planner.report_points import EPS
 from loadgen.planner.schedule import Schedule
@@ -36,6 +37,7 @@ _EXIT_INVALID = 2
 
 @app.callback(invoke_without_command=True)
 def plan(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help="Preset, config.json or its folder.")] = "deepseek-v3",
     hardware_name: Annotated[str, typer.Option("--hardware", help="h100, h800, h200 or gb200.")] = "h200",
     gpus: Annotated[int, typer.Option(help="GPUs to divide or to sweep over.")] = 64,
@@ -65,9 +67,10 @@ def plan(
     """Predict; with no question, the best throughput at each output speed for a model on some hardware."""
     console = Console(width=160 if not Console().is_terminal else None)
     try:
-        _one_question(write_docs=write_docs, fit=fit, figures=figures, workload=workload, ep=ep)
-        if rate is not None and workload is None:
-            raise InvalidInput("rate", rate, "given with a workload")
+        given = _given(context)
+        question(given)
+        if "tables" in given and not tables.is_dir():
+            raise InvalidInput("tables", tables, "a folder")
         constants = Constants.from_json(committed_constants())
         gpu = _priced(hardware(hardware_name), gpu_hour_usd)
         images: list[Path] = []
@@ -89,20 +92,20 @@ def plan(
             sections = workload_sections(load, recommend(load, fleet, gpus=total), fleet, total)
         else:
             shape = model_shape(model)
-            question = DecodePlan(
+            asked = DecodePlan(
                 shape,
                 gpu,
                 constants.stack(stack),
                 cached_tokens=cached,
-                draft_tokens=drafts if shape.mtp_layers else 0,
+                draft_tokens=drafts if shape.mtp_layers or "drafts" in given else 0,
                 acceptance=acceptance,
                 redundant_experts=redundant,
                 imbalance=imbalance,
             )
             if ep is not None:
-                sections = point_sections(question, ep=ep, tp=tp, batch=batch, schedule=schedule)
+                sections = point_sections(asked, ep=ep, tp=tp, batch=batch, schedule=schedule)
             else:
-                sections = sweep_sections(question, _eps(gpus))
+                sections = sweep_sections(asked, _eps(gpus))
             sections.append(hardware_section(gpu))
         _show(console, sections, images, json_path, html_path)
     except TandemError as error:
@@ -150,11 +153,14 @@ def _write(field: str, path: Path, text: str) -> None:
         raise InvalidInput(field, path, f"a file that can be written ({error.strerror})") from error
 
 
-def _one_question(**asked: object) -> None:
-    """Two questions at once would leave one of them unanswered."""
-    given = [name for name, value in asked.items() if value not in (None, False)]
-    if len(given) > 1:
-        raise InvalidInput(given[1], asked[given[1]], f"not together with {given[0]}")
+def _given(context: typer.Context) -> dict[str, object]:
+    """Options typed by the user, by the names they have on the command line."""
+    typed = {}
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and value is not False:
+            typed[name.removesuffix("_name").removesuffix("_path")] = value
+    return typed
 
 
 def main() -> None:

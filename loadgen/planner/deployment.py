@@ -94,6 +94,7 @@ def decode_point(plan: DecodePlan, *, ep: int, tp: int, batch: int, schedule: Sc
         batch=batch,
         query_tokens=plan.draft_tokens + 1,
         tokens_each=plan.cached_tokens,
+        mtp=plan.draft_tokens > 0,
     )
     memory.require_fit("batch", batch)
     choices = [schedule] if schedule else [s for s in Schedule if batch > 1 or s is not Schedule.DUAL_MICROBATCH]

@@ -48,8 +48,11 @@ def draw_all(stack: Stack, folder: Path) -> list[Path]:
         FigureCanvasAgg(figure)
         draw(figure.add_axes(_PLOT), stack)
         path = folder / f"{name}.png"
-        # No date and no version inside: the same model gives the same bytes.
-        figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+        try:
+            # No date and no version inside: the same model gives the same bytes.
+            figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+        except OSError as error:
+            raise InvalidInput("figures", path, f"a file that can be written ({error.strerror})") from error
         paths.append(path)
     return paths
 

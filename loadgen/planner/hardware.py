@@ -56,7 +56,7 @@ _CX7 = "ConnectX-7, 400 Gb/s"
 _RENT = "a round rental price; give --gpu-hour-usd for yours"
 
 _HBM3 = published(3.0 * _TB, "FlashMLA README, memory-bound decode on H800 SXM5; the H100 has the same memory")
-_SHMEM_PUT = published(47 * _GB, "shmem_put_bw over CX7 (DeepEP issue 155)")
+_SHMEM_PUT = published(47 * _GB, "shmem_put_bw over CX7 (DeepEP #155)")
 
 HARDWARE: dict[str, Hardware] = {
     "h100": Hardware(
@@ -71,7 +71,7 @@ HARDWARE: dict[str, Hardware] = {
         memory_bytes_per_s=datasheet(3.35 * _TB, _H100_SHEET),
         memory_achieved_bytes_per_s=_HBM3,
         nvlink_bytes_per_s=datasheet(450 * _GB, _H100_SHEET),
-        nvlink_achieved_bytes_per_s=published(380 * _GB, "DeepEP maintainers, an upper bound (DeepEP issue 16)"),
+        nvlink_achieved_bytes_per_s=published(380 * _GB, "DeepEP maintainers, an upper bound (DeepEP #16)"),
         network_bytes_per_s=datasheet(50 * _GB, _CX7),
         network_achieved_bytes_per_s=_SHMEM_PUT,
         gpu_hour_usd=assumed(2.0, _RENT),

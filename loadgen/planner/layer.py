@@ -55,6 +55,8 @@ class Parallelism:
 
     def check(self, model: ModelShape, gpu: Hardware) -> None:
         """Raises `InvalidInput` for a cut that cannot exist."""
+        if self.redundant_experts < 0:
+            raise InvalidInput("redundant_experts", self.redundant_experts, "at least 0")
         if self.tp < 1 or model.heads % self.tp:
             raise InvalidInput("tp", self.tp, f"a divisor of the {model.heads} attention heads")
         if self.tp > gpu.gpus_per_node:

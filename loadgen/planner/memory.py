@@ -41,13 +41,12 @@ class MemoryUse:
     def require_fit(self, what: str, value: object) -> None:
         """Raises `InvalidInput` that says how the bytes divide."""
         if self.free_bytes < 0:
-            gb = 1e9
             raise InvalidInput(
                 what,
                 value,
-                f"{self.capacity_bytes / gb:.0f} GB a GPU; needs {self.total_bytes / gb:.1f} = "
-                f"weights {self.weights_bytes / gb:.1f} + cache {self.cache_bytes / gb:.1f} + "
-                f"exchange {self.exchange_bytes / gb:.1f} + reserve {self.reserve_bytes / gb:.1f}",
+                f"{self.capacity_bytes / 1e9:.0f} GB a GPU; needs {_gb(self.total_bytes)} = "
+                f"weights {_gb(self.weights_bytes)} + cache {_gb(self.cache_bytes)} + "
+                f"exchange {_gb(self.exchange_bytes)} + reserve {_gb(self.reserve_bytes)}",
             )
 
 
@@ -117,6 +116,12 @@ def _use(
         RESERVE_BYTES,
         round(gpu.memory_bytes.value),
     )
+
+
+def _gb(size_bytes: int) -> str:
+    """GB with one decimal; what no machine holds in powers of ten, not in hundreds of digits."""
+    gb = size_bytes / 1e9
+    return f"{gb:.1f}" if gb < 1e6 else f"{gb:.1e}"
 
 
 def attention_bytes(model: ModelShape, tp: int) -> int:

@@ -1,6 +1,6 @@
 """Everything we have measured on two H200s that is more than one kernel or one exchange, and the planner beside it.
 
-Kernels and exchanges of the same session are rows of `kernel_points` and `exchange_points`. None of these is fitted.
+Kernels and exchanges taken with them are rows of `kernel_points` and `exchange_points`. None of these is fitted.
 `MACHINE` holds what has no prediction of its own: limits of the machine, other libraries' times, contention.
 """
 
@@ -34,7 +34,7 @@ VLLM_SLICE = ((1, 240), (32, 593), (128, 939))
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One machine-level figure of the same session."""
+    """One figure of the machine or of somebody else's software on it."""
 
     what: str
     unit: str

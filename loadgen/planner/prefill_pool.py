@@ -84,13 +84,13 @@ def prefill_point(
     pass_s = step.total_us / 1e6
     service_s = load.new_mean / pass_tokens * pass_s
     servers = instances or cut.dp
-    own_p90_s = ceil(load.input_p90 * (1 - load.hit_rate) / pass_tokens) * pass_s
+    idle_p90_s = idle_ttft_p90_s(load, pass_tokens, pass_s)
     own_mean_s = ceil(load.new_mean / pass_tokens) * pass_s
 
     def ttft_p90(rho: float) -> float:
-        return 0.9 * pass_s + log(10) * queue_wait_s(rho, servers, service_s, load.input_cv) + own_p90_s
+        return idle_p90_s + log(10) * queue_wait_s(rho, servers, service_s, load.input_cv)
 
-    if ttft_p90(0.0) > ttft_s:
+    if idle_p90_s > ttft_s:
         return None
     low, high = 0.0, HIGHEST_LOAD
     if ttft_p90(high) <= ttft_s:
@@ -113,6 +113,11 @@ def prefill_point(
         handoff_s,
         exposed_s,
     )
+
+
+def idle_ttft_p90_s(load: Workload, pass_tokens: int, pass_s: float) -> float:
+    """90th-percentile first token with nobody ahead: what is left of the pass in progress, then the prompt's own."""
+    return (0.9 + ceil(load.input_p90 * (1 - load.hit_rate) / pass_tokens)) * pass_s
 
 
 def queue_wait_s(load: float, servers: int, service_s: float, service_cv: float) -> float:

@@ -12,7 +12,7 @@ from loadgen.planner.deployment import DecodePlan, DecodePoint, decode_point
 from loadgen.planner.hardware import Hardware
 from loadgen.planner.layer import Z90, Parallelism
 from loadgen.planner.model_shapes import ModelShape
-from loadgen.planner.prefill_pool import PASS_TOKENS, PrefillPoint, prefill_point
+from loadgen.planner.prefill_pool import PASS_TOKENS, PrefillPoint, idle_ttft_p90_s, prefill_point
 from loadgen.planner.stacks import Stack
 from loadgen.planner.workload import Workload
 
@@ -26,8 +26,9 @@ BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 
 # above the mean (TensorRT-LLM tech blog 4, EP32, 288 slots).
 COPIES = (32, 64, 80, 128)
 BALANCED_BY_COPIES = 1.11
+# Every split of every candidate is weighed against all draws; beyond this a fleet is copies of a smaller one.
+MOST_GPUS = 4096
 _DRAWS = 400
-_MANY_GPUS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,13 @@ def recommend(load: Workload, fleet: Fleet, *, gpus: int) -> Recommendation:
     """The split of `gpus` that carries most requests inside the fleet's bounds.
 
     Raises:
-        InvalidInput: no GPUs, or a bound that no configuration meets, with the nearest it came.
+        InvalidInput: too few or too many GPUs, or a bound that no configuration meets, with the nearest it came.
     """
-    if gpus < 1:
-        raise InvalidInput("gpus", gpus, "at least 1")
+    if gpus > MOST_GPUS:
+        raise InvalidInput("gpus", gpus, f"at most {MOST_GPUS:,}; a larger fleet is copies of a smaller one")
+    smallest = min(PREFILL_EPS) + min(DECODE_EPS)
+    if gpus < smallest:
+        raise InvalidInput("gpus", gpus, f"at least {smallest}: one EP{min(PREFILL_EPS)} prefill and one decode group")
     prefills, decodes = _prefill_points(load, fleet, gpus), _decode_points(load, fleet, gpus)
     splits = [s for p in prefills for d in decodes for s in _splits(p, d, gpus, load)]
     if not splits:
@@ -157,11 +161,11 @@ def smallest_fleet(load: Workload, fleet: Fleet, *, requests_per_s: float, sure:
     With `sure`, they still do when both pools are as slow as their 90 % intervals allow.
 
     Raises:
-        InvalidInput: a rate that is not positive, or a bound that no configuration meets.
+        InvalidInput: a rate that is not positive or needs more than `MOST_GPUS`, or a bound that nothing meets.
     """
     if not 0 < requests_per_s < inf:
         raise InvalidInput("requests_per_s", requests_per_s, "more than 0, and finite")
-    prefills, decodes = _prefill_points(load, fleet, _MANY_GPUS), _decode_points(load, fleet, _MANY_GPUS)
+    prefills, decodes = _prefill_points(load, fleet, MOST_GPUS), _decode_points(load, fleet, MOST_GPUS)
 
     def gpus(per_group: float, group: int, relative: float) -> int:
         safe = per_group / (1 + Z90 * relative) if sure else per_group
@@ -169,6 +173,8 @@ def smallest_fleet(load: Workload, fleet: Fleet, *, requests_per_s: float, sure:
 
     prefilling = min(gpus(p.requests_per_s, p.ep, p.step.sigma_us / p.step.total_us) for p in prefills)
     decoding = min(gpus(_decode_requests_per_s(d, load), d.ep, d.step.sigma_us / d.step.total_us) for d in decodes)
+    if prefilling + decoding > MOST_GPUS:
+        raise InvalidInput("requests_per_s", requests_per_s, f"what {MOST_GPUS:,} GPUs carry, the most that is planned")
     return prefilling + decoding
 
 
@@ -184,6 +190,24 @@ def _prefill_points(load: Workload, fleet: Fleet, gpus: int) -> list[PrefillPoin
     """For each EP the point with most requests a GPU."""
     best: dict[int, PrefillPoint] = {}
     refusals: list[InvalidInput] = []
+    for point in _prefill_candidates(load, fleet, gpus, fleet.ttft_s, refusals):
+        if point.ep not in best or point.gpu_requests_per_s > best[point.ep].gpu_requests_per_s:
+            best[point.ep] = point
+    if not best:
+        idle = [
+            idle_ttft_p90_s(load, point.pass_tokens, point.step.total_us / 1e6)
+            for point in _prefill_candidates(load, fleet, gpus, inf, [])
+        ]
+        nearest = f"the fastest that fits needs {min(idle):.3g} s when idle" if idle else f"nothing fits: {refusals[0]}"
+        limit = f"a bound that some prefill group of {gpus} GPUs meets; {nearest}"
+        raise InvalidInput("ttft_s", fleet.ttft_s, limit)
+    return list(best.values())
+
+
+def _prefill_candidates(
+    load: Workload, fleet: Fleet, gpus: int, ttft_s: float, refusals: list[InvalidInput]
+) -> Iterator[PrefillPoint]:
+    """Every group that leaves room for decode and meets `ttft_s`; why others cannot exist goes to `refusals`."""
     for ep in PREFILL_EPS:
         for tp in TPS:
             cut = balanced_cut(fleet.model, ep, tp)
@@ -192,17 +216,13 @@ def _prefill_points(load: Workload, fleet: Fleet, gpus: int) -> list[PrefillPoin
             for tokens in PASS_TOKENS:
                 try:
                     point = prefill_point(
-                        fleet.model, fleet.gpu, fleet.stack, cut, load, pass_tokens=tokens, ttft_s=fleet.ttft_s
+                        fleet.model, fleet.gpu, fleet.stack, cut, load, pass_tokens=tokens, ttft_s=ttft_s
                     )
                 except InvalidInput as error:
                     refusals.append(error)
                     continue
-                if point and (ep not in best or point.gpu_requests_per_s > best[ep].gpu_requests_per_s):
-                    best[ep] = point
-    if not best:
-        reason = f"; {refusals[0]}" if refusals else ""
-        raise InvalidInput("ttft_s", fleet.ttft_s, f"a bound that some prefill group of {gpus} GPUs meets{reason}")
-    return list(best.values())
+                if point is not None:
+                    yield point
 
 
 def _decode_points(load: Workload, fleet: Fleet, gpus: int) -> list[DecodePoint]:

@@ -154,5 +154,6 @@ def _compute(timeline: Timeline, work_us: float, contention: float) -> None:
     beside = max(timeline.network_free_us - timeline.now_us, 0.0)
     done_beside = beside * (1 - contention)
     elapsed = work_us / (1 - contention) if work_us <= done_beside else beside + work_us - done_beside
-    timeline.contention_us += elapsed - work_us
+    # A difference of equal floats may fall below zero by a rounding.
+    timeline.contention_us += max(elapsed - work_us, 0.0)
     timeline.now_us += elapsed

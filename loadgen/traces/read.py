@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
         lines = text.decode("utf-8").splitlines()
     except OSError as error:
         raise InvalidInput("trace", path, f"a readable file: {error.strerror or error}") from error
-    except (EOFError, UnicodeDecodeError) as error:
+    except (EOFError, zlib.error) as error:
+        raise InvalidInput("trace", path, f"whole gzip data: {error}") from error
+    except UnicodeDecodeError as error:
         raise InvalidInput("trace", path, f"UTF-8 text: {error}") from error
     if not lines:
         raise InvalidInput("trace", path, "not empty")
@@ -51,4 +54,7 @@ def _reader_of(path: Path, first: str) -> Reader:
     for needed, reader in CSV_FORMATS:
         if columns.issuperset(needed):
             return reader
-    raise InvalidInput(f"{path.name}: line 1", first, FORMATS)
+    # A header that has some columns of a format lacks the others; one that has none is of no format.
+    lacking = min((set(needed) - columns for needed, _ in CSV_FORMATS if columns & set(needed)), key=len, default=None)
+    limit = f"a column {', '.join(sorted(lacking))}" if lacking else FORMATS
+    raise InvalidInput(f"{path.name}: line 1", first, limit)

@@ -124,6 +124,8 @@ class Core:
         self._refuse_duplicate(request.request_id)
         valid = await self._validate(arrival)
         self._refuse_duplicate(valid.request_id)
+        if self._draining:  # meanwhile; whoever drains may have found nobody
+            raise Draining("this scheduler shuts down; ask another")
         budgets = [budget_s, None if valid.deadline_ms is None else valid.deadline_ms / 1000]
         deadlines = [start_s + budget for budget in budgets if budget is not None]
         journey = Journey(valid, self._with, start_s, min(deadlines, default=None))

@@ -121,6 +121,8 @@ class Fleet:
         known = self._instances.get(instance)
         if known is not None:
             known.bookings.close(work_id, self._clock.now_s())
+            if self._fresh(known) is None:  # the next report will know; until it comes own open work is all
+                known.bookings.forget_before(self._clock.now_s())
             self.changed()
 
     def observe_transfer(self, instance: str, exposed_s: float) -> None:

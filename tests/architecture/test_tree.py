@@ -88,7 +88,8 @@ def test_every_kernel_has_a_reference() -> None:
     references = {file.stem.removesuffix("_ref") for file in kernels_with_reference()}
     for file in sorted((ROOT / "kernels").glob("*.py")):
         text = file.read_text(encoding="utf-8")
-        if "@triton.jit" in text and not file.name.endswith("_ref.py"):
+        launches = "@triton.jit" in text and "](" in text  # jitted pieces that kernels share are launched by none
+        if launches and not file.name.endswith("_ref.py"):
             variants = {file.stem} | {name for name in references if file.stem.startswith(f"{name}_")}
             assert variants & references, f"{file.name} has no reference"
 

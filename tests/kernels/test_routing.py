@@ -85,8 +85,8 @@ def test_permute_and_back(tokens, experts, align, device):
     for token, slot in (rows >= 0).nonzero().tolist():
         assert torch.equal(out[rows[token, slot]], x[token])
     weights, extra = torch.rand(tokens, 3, device=device), torch.randn(tokens, 40, device=device)
-    back = permute.unpermute(reference, rows, weights, extra)
-    assert_close(back, permute_ref.unpermute(reference, rows, weights, extra))
+    back = permute.unpermute(reference, rows, weights, extra, extra)
+    assert_close(back, permute_ref.unpermute(reference, rows, weights, extra, extra))
     again = permute.sort_pairs(ids, experts, align, counts.clone())
     assert torch.equal(again[0], rows)
 

@@ -62,6 +62,7 @@ def test_a_limit_reads_the_first_rows_and_disorder_is_sorted(tmp_path: Path) -> 
     [
         ("", "trace", "not empty"),
         ("a,b\n1,2\n", "x.csv: line 1", "Mooncake"),
+        ("ContextTokens,GeneratedTokens\n1,2\n", "x.csv: line 1", "a column TIMESTAMP"),
         (AZURE.splitlines()[0] + "\n", "trace", "at least one row"),
         (AZURE + "2023-11-16 18:17:05,12\n", "x.csv: line 4", "3 cells"),
         (AZURE + "yesterday,12,1\n", "x.csv: line 4: TIMESTAMP", "YYYY"),
@@ -102,8 +103,9 @@ def test_malformed_rows_are_refused_by_place(tmp_path: Path, text: str, field: s
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(AZURE.encode())[:-12])
     (tmp_path / "p.csv.gz").write_text("not gzip")
+    (tmp_path / "z.csv.gz").write_bytes(gzip.compress(AZURE.encode())[:10] + b"\xff" * 40)
     (tmp_path / "u.csv").write_bytes(b"\xff\xfe\xff")
-    for name in ("t.csv.gz", "p.csv.gz", "u.csv", "absent.csv"):
+    for name in ("t.csv.gz", "p.csv.gz", "z.csv.gz", "u.csv", "absent.csv"):
         with pytest.raises(InvalidInput) as caught:
             read_trace(tmp_path / name)
         assert caught.value.field == "trace"

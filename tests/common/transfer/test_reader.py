@@ -104,6 +104,7 @@ def test_64_transfers_at_once_never_mix(sources, start):
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(1800)
 def test_10_000_transfers_never_mix(sources, start):
     """C5 in full length."""
     run_many(sources, start, rounds=157)
@@ -125,7 +126,7 @@ def run_many(sources, start, rounds):
             source_blocks = dice.sample(range(400), count)
             destination_blocks, free = free[:count], free[count:]
             expected[f"w{number}"] = (source, source_blocks, destination_blocks)
-            reader.start(target(source, f"w{number}", destination_blocks, []))
+            reader.start(target(source, f"w{number}", destination_blocks, [], within_s=120.0))
             tags = sent[id(source)]
             blocks = [replace(tags[block], index=index) for index, block in enumerate(source_blocks)]
             while blocks:
@@ -137,7 +138,7 @@ def run_many(sources, start, rounds):
             reader.announce(work_id, blocks)
         for work_id in expected:
             reader.handoff(work_id, HANDOFF)
-        ended = [destination.outcomes.next() for _ in expected]
+        ended = [destination.outcomes.next(within_s=120.0) for _ in expected]
         assert [outcome for outcome in ended if outcome[0] != "landed"] == []
         assert {work_id for _, work_id, _ in ended} == set(expected)
         assert all(same(source, theirs, destination, ours) for source, theirs, ours in expected.values())
@@ -295,6 +296,21 @@ def test_stream_error_abort_and_close_end_transfers(source, start):
     reader.close()
     assert destination.outcomes.next()[:2] == ("failed", "d")
     assert not reader.alive
+
+
+def test_a_replaced_peers_agent_goes_and_one_in_use_stays(source, start):
+    destination = start()
+    destination.warm(source)
+    key = f"{source.name}@{source.hello.incarnation:x}"
+    hashes = names(9, 1)
+    destination.reader.start(target(source, "w", [0], hashes))
+    destination.reader.part(source.name, source.hello.incarnation)
+    destination.reader.announce("w", source.ready(range(1), [5], hashes))
+    destination.reader.handoff("w", HANDOFF)
+    assert destination.outcomes.next()[:2] == ("landed", "w")
+    destination.reader.part(source.name, source.hello.incarnation)
+    until(lambda: destination.reader._peers.agent(key) is None, "agent gone")
+    assert_idle(destination)
 
 
 def test_unequal_blocks_are_refused(source, start):

@@ -85,7 +85,16 @@ def test_without_a_question_it_sweeps():
         (("--gpu-hour-usd", "0"), "gpu_hour_usd = 0"),
         (("--gpus", 4, "--hardware", "h100"), "gpus = 4"),
         (("--ep", 8, "--workload", "chat"), "ep = 8: not together with workload"),
-        (("--rate", 5), "rate = 5.0: given with a workload"),
+        (("--rate", 5), "rate = 5.0: not with a sweep; only --workload reads it"),
+        (("--tp", 8), "tp = 8: not with a sweep; only --ep reads it"),
+        (("--workload", "chat", "--cached", 9), "cached = 9.0: not with --workload"),
+        (("--workload", "chat", "--rate", 5, "--gpus", 8), "gpus = 8: not together with rate"),
+        (("--workload", "chat", "--rate", 1e30, "--ttft", "5s"), "what 4,096 GPUs carry"),
+        (("--fit", "--hardware", "h100"), "hardware = h100: not with --fit"),
+        (("--figures", "out", "--tables", "/nowhere"), "tables = /nowhere: a folder"),
+        (("--ep", 8, "--redundant", -1), "redundant_experts = -1: at least 0"),
+        (("--ep", 8, "--cached", "1e300"), "needs 2.3e+297 = weights"),
+        (("--ep", 8, "--model", "deepseek-v2-lite", "--drafts", 1), "draft_tokens = 1: 0"),
         (("--ep", 8, "--json", "/nowhere/x.json"), "json = /nowhere/x.json"),
         (("--figures", "/proc/x"), "figures = /proc/x"),
     ],
@@ -95,6 +104,13 @@ def test_impossible_questions_end_with_code_2_and_say_why(arguments, words):
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_figure_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "throughput.png").mkdir()
+    result = run("--figures", tmp_path)
+    assert result.exit_code == 2
+    assert f"figures = {tmp_path / 'throughput.png'}: a file that can be written" in result.output
 
 
 def test_the_documented_error_tables_are_the_commands():

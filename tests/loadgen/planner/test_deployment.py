@@ -1,6 +1,7 @@
 """Deployments: the sweep, its refusals, throughput, and the report's sentences about them."""
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -169,3 +170,12 @@ def test_fronts_are_read_between_points_and_not_beyond_the_fastest():
     assert throughput_at(front, fast.output_tokens_per_s + 1) == 0.0
     assert throughput_at([], 10.0) == 0.0
     assert largest_ratio(front, front, [middle]) == (pytest.approx(1.0), middle)
+
+
+def test_drafts_need_the_draft_layer_in_memory():
+    """One more layer of everything: its weights and 1,152 bytes a cached token (71,424 instead of 70,272)."""
+    with_drafts, without = (
+        decode_point(replace(PLAN, draft_tokens=drafts), ep=32, tp=1, batch=16).memory for drafts in (1, 0)
+    )
+    assert with_drafts.cache_bytes - without.cache_bytes == 16 * PLAN.cached_tokens * 1152
+    assert with_drafts.experts_bytes - without.experts_bytes == 256 // 32 * PLAN.model.expert_bytes()

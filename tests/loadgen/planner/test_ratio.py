@@ -65,7 +65,8 @@ def test_a_prefix_cache_is_worth_requests(chat):
     ("changes", "field"),
     [
         ({"gpus": 0}, "gpus"),
-        ({"gpus": 8}, "ttft_s"),
+        ({"gpus": 15}, "gpus"),
+        ({"gpus": 4097}, "gpus"),
         ({"ttft_s": 0.01}, "ttft_s"),
         ({"itl_s": 0.0005}, "itl_s"),
         ({"itl_s": -1.0}, "itl_s"),
@@ -75,6 +76,15 @@ def test_bounds_that_nothing_meets_are_named(changes, field):
     with pytest.raises(InvalidInput) as caught:
         ask(CHAT, **changes)
     assert caught.value.field == field
+
+
+def test_a_first_token_that_is_too_early_says_how_near_one_comes():
+    with pytest.raises(InvalidInput, match=r"needs [0-9.]+ s when idle") as caught:
+        ask(REASONING, ttft_s=0.01)
+    nearest = float(caught.value.limit.split("needs ")[1].split(" s")[0])
+    assert ask(REASONING, ttft_s=nearest * 1.01).prefill.ttft_p90_s <= nearest * 1.01
+    with pytest.raises(InvalidInput):
+        ask(REASONING, ttft_s=nearest * 0.98)
 
 
 def test_a_token_that_is_too_fast_says_how_near_one_comes():

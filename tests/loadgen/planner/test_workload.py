@@ -39,7 +39,7 @@ def test_prefix_hits_of_an_endless_cache(tmp_path):
     ("text", "words"),
     [
         ("when,how_long\n1,2\n", "ServeGen or lengths only"),
-        ("num_prefill_tokens,elapsed\n1,2\n", "ServeGen or lengths only"),
+        ("num_prefill_tokens,elapsed\n1,2\n", "a column num_decode_tokens"),
         ("num_prefill_tokens,num_decode_tokens\nmany,2\n", "line 2: num_prefill_tokens = many"),
         ("num_prefill_tokens,num_decode_tokens\n", "at least one row"),
         ("num_prefill_tokens,num_decode_tokens\n5,0\n", "output tokens"),

@@ -65,6 +65,17 @@ def test_an_old_report_is_no_report(fleet, clock):
     assert fleet.prefill_states()[0].queued_tokens == 30
 
 
+def test_without_reports_nothing_is_kept_of_work_that_has_ended(fleet, clock):
+    fleet.report("p", 7, LOAD)
+    for number in range(100):
+        clock.advance(1.0)
+        fleet.book("p", f"w{number}", 30)
+        fleet.close("p", f"w{number}")
+    assert len(fleet.get("p").bookings.closed) <= 1 + SETTINGS.membership.report_fresh_s
+    fleet.report("p", 7, LOAD)
+    assert fleet.prefill_states()[0].queued_tokens == LOAD.queued_tokens
+
+
 def test_another_incarnation_is_not_heard(fleet):
     fleet.report("p", 6, LOAD)
     assert fleet.prefill_states()[0].queued_tokens == 0
