@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt protos bench test-matrix test-faults clean
+.PHONY: help setup demo test helm-test check fmt protos bench test-matrix test-faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,7 +27,7 @@ demo: setup ## Start a whole cluster on this machine and let the demonstration m
 	$(BIN)/tandem demo
 
 test: setup check ## Run every check and every test that needs no GPU
-	$(PYTEST) -m "not gpu and not matrix and not faults"
+	$(PYTEST) -m "not gpu and not matrix and not faults and not helm"
 
 check: setup ## Lint and type-check
 	$(BIN)/ruff check .
@@ -44,6 +44,10 @@ protos: setup ## Regenerate the gRPC stubs
 bench: setup ## Measure the services on this machine and write JSON
 	$(BIN)/tandem bench services --json bench.json
 
+helm-test: setup ## The chart under real Helm 3 and 4: all presets and switches, schemas, rules, rendered commands
+	$(BIN)/python tests/helm/fetch_tools.py .helm-tools
+	$(PYTEST) tests/helm
+
 test-matrix: setup ## The long pairwise matrix of exact-token tests
 	$(PYTEST) -m matrix
 
@@ -51,4 +55,4 @@ test-faults: setup ## Fault injection under load
 	$(PYTEST) -m faults
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .helm-tools .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -1,4 +1,4 @@
-"""The per-head products around absorbed attention in FP8: query absorb with rotation, value projection with quantisation.
+"""The per-head products around absorbed attention in FP8: query absorb with rotation, value projection, quantised.
 
 A head's 128 query channels, each 128 of its attended latent and its 128 values are one scale group, so activations are
 quantised as they are loaded and the value projection writes what the output projection reads. The weight is the left
@@ -80,7 +80,7 @@ def absorb_query(
     """Carry queries into the latent space and rotate their positional part.
 
     Args:
-        q: bf16 [tokens, heads, nope + P]; k_b: e4m3 [heads, R, nope], nope 128 and P a power of two, R a multiple of 128;
+        q: bf16 [tokens, heads, nope + P]; k_b: e4m3 [heads, R, nope], nope 128, P a power of two, R a multiple of 128;
             k_scale: fp32 [heads, R/128].
         cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
         rows: tokens a program takes; by default by a table.

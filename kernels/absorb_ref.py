@@ -22,7 +22,7 @@ def absorb_query(q: Tensor, k_b: Tensor, k_scale: Tensor, cos: Tensor, sin: Tens
     Returns:
         [tokens, heads, R + P] in q's type.
     """
-    heads, rank, nope = k_b.shape
+    _, rank, nope = k_b.shape
     weight = k_b.float() * k_scale.repeat_interleave(128, 1)[:, :rank, None]
     absorbed = torch.einsum("thd,hrd->thr", _rounded(q[..., :nope]), weight)
     rotated = rotate_interleaved(q[..., nope:], cos[positions][:, None], sin[positions][:, None])

@@ -37,7 +37,9 @@ def _sum(words: Tensor, skip: tuple[tuple[int, int], ...]) -> Tensor:
             n = part.numel()
             torch.bitwise_right_shift(part, MIX_SHIFT, out=narrow[:n])
             wide[:n].copy_(narrow[:n].bitwise_xor_(part).mul_(MIX_MULTIPLIER))
-            total += torch.dot(wide[:n], factors[start : start + n])
+            factor = factors[start : start + n]
+            # torch has no integer dot product on a GPU.
+            total += wide[:n].mul_(factor).sum() if words.is_cuda else torch.dot(wide[:n], factor)
     return total
 
 

@@ -34,7 +34,7 @@ def fp8_gemm(
 
 
 def fp8_gemm_partial(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) -> Tensor:
-    """`fp8_gemm` for a next kernel that can add: partial sums fp32 [splits, M, N], or bf16 [M, N] where that is faster."""
+    """`fp8_gemm` for a next kernel that adds: fp32 [splits, M, N], or bf16 [M, N] where that is faster."""
     if x.shape[0] <= PARTIAL_ROWS:
         return fp8_gemm_splitk(x, x_scale, w, w_scale, reduce=False)
     return fp8_gemm(x, x_scale, w, w_scale)

@@ -1,4 +1,4 @@
-"""FP8 matrix products by DeepGEMM (wgmma with scales promoted in fp32 per 128 of K): many rows, dense and per expert."""
+"""FP8 matrix products by DeepGEMM, dense and per expert: many rows, scales promoted in fp32 per 128 of K."""
 
 from functools import lru_cache
 from types import ModuleType

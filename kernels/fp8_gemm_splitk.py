@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.pdl import launch_options, prefetch, release, wait
+from kernels.pdl import begin, launch_options
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least
 
 MANY = 1 << 30
@@ -28,14 +28,6 @@ def column_scale(ws, next_block, COLUMNS: tl.constexpr):
     else:
         scale = first
     return scale
-
-
-@triton.jit
-def prefetch_rows(w_ptr, n0, N, K, first, last, COLUMNS: tl.constexpr, STEPS: tl.constexpr, PDL: tl.constexpr):
-    """Bring the first k-steps of a weight tile into L2."""
-    rows = tl.minimum(n0 + tl.arange(0, COLUMNS), N - 1).to(tl.int64)
-    steps = tl.minimum(first + tl.arange(0, STEPS), last - 1)
-    prefetch(w_ptr + rows[:, None] * K + steps[None, :] * 128, PDL)
 
 
 @triton.jit
@@ -73,7 +65,6 @@ def _splitk(
     xs_desc,
     xs_ptr,
     w_desc,
-    w_ptr,
     ws_ptr,
     out_ptr,
     part_ptr,
@@ -88,7 +79,6 @@ def _splitk(
     SPLITS: tl.constexpr,
     REDUCE: tl.constexpr,
     STAGES: tl.constexpr,
-    PREFETCH: tl.constexpr,
     PDL: tl.constexpr,
 ):
     tile_n, split, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -99,10 +89,7 @@ def _splitk(
     m = m0 + tl.arange(0, ROWS)
     next_block = tl.where(n0 + 128 < N, stride_wsn, 0)
     ws_row = ws_ptr + (n0 // 128) * stride_wsn
-    release(PDL)
-    if PREFETCH > 0:
-        prefetch_rows(w_ptr, n0, N, K, first, last, COLUMNS, PREFETCH, PDL)
-    wait(PDL)
+    begin(PDL)
     acc = tl.zeros((COLUMNS, ROWS), tl.float32)
     for kb in tl.range(first, last, num_stages=STAGES):
         if ROWS >= 32:
@@ -118,23 +105,33 @@ def _splitk(
     )  # fmt: skip
 
 
-# (N, K): tiles by the most rows they are for. Splits are one number a shape, so that results do not depend on the batch.
+# (N, K): tiles by the most rows they are for. Splits are one number a shape: results do not depend on the batch.
 TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {
     (2112, 7168): (  # q_a and kv_a
-        (16, Tile(16, 64, splits=4, prefetch=16)),
-        (32, Tile(32, 64, splits=4, prefetch=16)),
-        (MANY, Tile(64, 64, splits=4, prefetch=16)),
+        (16, Tile(16, 64, splits=4)),
+        (32, Tile(32, 64, splits=4)),
+        (MANY, Tile(64, 64, splits=4)),
     ),
     (24576, 1536): (  # q_b
-        (16, Tile(16, 128, prefetch=4)),
-        (32, Tile(32, 64, stages=3, prefetch=4)),
-        (64, Tile(64, 64, prefetch=4)),
+        (16, Tile(16, 128)),
+        (32, Tile(32, 64, stages=3)),
+        (64, Tile(64, 64)),
         (MANY, Tile(64, 128, stages=3)),
     ),
+    (4096, 7168): (  # shared expert, beside the router: half of the multiprocessors' memory stays free
+        (16, Tile(16, 128, splits=4)),
+        (32, Tile(32, 128, splits=4)),
+        (MANY, Tile(64, 128, splits=4)),
+    ),
+    (7168, 2048): (
+        (16, Tile(16, 128, splits=2)),
+        (32, Tile(32, 128, splits=2)),
+        (MANY, Tile(64, 128, splits=2)),
+    ),
     (7168, 16384): (  # o_proj
-        (16, Tile(16, 128, splits=2, stages=6, prefetch=16)),
-        (32, Tile(32, 128, splits=2, stages=6, prefetch=16)),
-        (MANY, Tile(64, 128, splits=2, stages=6, prefetch=16)),
+        (16, Tile(16, 128, splits=2, stages=6)),
+        (32, Tile(32, 128, splits=2, stages=6)),
+        (MANY, Tile(64, 128, splits=2, stages=6)),
     ),
 }
 
@@ -188,7 +185,6 @@ def fp8_gemm_splitk(
         scale_descriptor(x_scale, tile.rows),
         x_scale,
         TensorDescriptor(w, [columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
-        w,
         w_scale,
         out,
         parts,
@@ -203,7 +199,6 @@ def fp8_gemm_splitk(
         SPLITS=splits,
         REDUCE=reduce,
         STAGES=tile.stages,
-        PREFETCH=pow2_at_least(tile.prefetch) if tile.prefetch else 0,
         num_warps=tile.warps,
         **launch_options(x.device),
     )
@@ -240,7 +235,7 @@ _counters: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def arrival_counters(slots: int, device: torch.device) -> Tensor:
-    """Zeroed int32 counters, one set a stream; every kernel leaves them zero, and kernels of a stream follow each other.
+    """Zeroed int32 counters, one set a stream; a kernel leaves them zero, and kernels of a stream follow each other.
 
     Two graphs that run at once must have been captured on two streams.
     """

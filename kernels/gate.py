@@ -165,7 +165,11 @@ def project_gate(
     (tokens, hidden), experts = x.shape, w.shape[0]
     ids = x.new_empty((tokens, top_k + shared), dtype=torch.int32)
     if tokens == 0:
-        return ids, x.new_empty((0, top_k + shared), dtype=torch.float32), x.new_zeros(experts + shared, dtype=torch.int32)
+        return (
+            ids,
+            x.new_empty((0, top_k + shared), dtype=torch.float32),
+            x.new_zeros(experts + shared, dtype=torch.int32),
+        )
     counts = x.new_empty(experts + shared, dtype=torch.int32)
     splits = min(splits, max(1, triton.cdiv(hidden, 2 * PROJECT_BLOCK_K)))
     parts = x.new_empty((splits, tokens, experts), dtype=torch.float32)

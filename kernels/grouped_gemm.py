@@ -18,28 +18,40 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
 from kernels.fp8_gemm_splitk import arrival_counters, column_scale, scale_descriptor
-from kernels.pdl import launch_options, prefetch, release, wait
+from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count
 
 
 @triton.jit
+def _join_pieces(acc, part_ptr, arrived_ptr, first, piece, split, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Leave a piece's sums and, as the last of `split` to arrive, add them all in order: (has the whole, sums)."""
+    last = True
+    if split > 1:
+        flat = tl.arange(0, COLUMNS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+        mine = part_ptr + first * (ROWS * COLUMNS)
+        tl.store(mine + piece * (ROWS * COLUMNS) + flat, acc)
+        tl.debug_barrier()
+        last = tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == split - 1
+        if last:
+            tl.debug_barrier()
+            acc = tl.zeros((COLUMNS, ROWS), tl.float32)
+            for p in range(split):
+                acc += tl.load(mine + p * (ROWS * COLUMNS) + flat, cache_modifier=".cg")
+            tl.store(arrived_ptr, 0)
+    return last, acc
+
+
+@triton.jit
 def _grouped(
-    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, w_ptr, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
+    x_ptr, x_desc, xs_ptr, xs_desc, sources_ptr, w_desc, ws_ptr, counts_ptr, out_ptr, out_scale_ptr, part_ptr,
     arrived_ptr, N, K, stride_xs, stride_ws_expert, stride_ws, stride_out_scale,
     E: tl.constexpr, E_BLOCK: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     GATHER: tl.constexpr, SWIGLU: tl.constexpr, STAGES: tl.constexpr,
-    FLATTEN: tl.constexpr, TAIL: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    FLATTEN: tl.constexpr, TAIL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Without SWIGLU, N columns a tile of COLUMNS each; with it, N counts gate and up together."""
-    release(PDL)
-    if AHEAD >= 0:
-        # Every token takes this expert: its weight can come to L2 while the router still works.
-        lines = tl.cast(N, tl.int64) * (K // 128)
-        for line in range(tl.program_id(0) * 128, lines, tl.num_programs(0) * 128):
-            at = tl.minimum(line + tl.arange(0, 128), lines - 1)
-            prefetch(w_ptr + (AHEAD * lines + at) * 128, PDL)
-    wait(PDL)
+    begin(PDL)
     experts = tl.arange(0, E_BLOCK)
     counts = tl.load(counts_ptr + experts, mask=experts < E, other=0)
     tiles = (counts + ROWS - 1) // ROWS
@@ -104,18 +116,9 @@ def _grouped(
             tl.store(to, q_scale, mask=live)
         last = True
         if TAIL > 1:
-            if split > 1:
-                flat = tl.arange(0, COLUMNS)[:, None] * ROWS + lane[None, :]
-                mine = part_ptr + (item - whole) * pieces * (ROWS * COLUMNS)
-                tl.store(mine + piece * (ROWS * COLUMNS) + flat, acc)
-                tl.debug_barrier()
-                last = tl.atomic_add(arrived_ptr + item - whole, 1, sem="acq_rel") == split - 1
-                if last:
-                    tl.debug_barrier()
-                    acc = tl.zeros((COLUMNS, ROWS), tl.float32)
-                    for p in range(0, split):
-                        acc += tl.load(mine + p * (ROWS * COLUMNS) + flat, cache_modifier=".cg")
-                    tl.store(arrived_ptr + item - whole, 0)
+            last, acc = _join_pieces(
+                acc, part_ptr, arrived_ptr + item - whole, (item - whole) * pieces, piece, split, ROWS, COLUMNS
+            )
         if last:
             keep = live[:, None] & (n0 + tl.arange(0, COLUMNS) < width)[None, :]
             start = row0.to(tl.int64) * width + n0
@@ -130,7 +133,7 @@ MANY = float("inf")
 TILES: tuple[tuple[float, Tile], ...] = (
     (16, Tile(16, 256, splits=8, warps=8)),
     (32, Tile(32, 128, programs_per_sm=2)),
-    (MANY, Tile(64, 128, splits=8, programs_per_sm=2)),
+    (MANY, Tile(64, 128, programs_per_sm=2)),
 )
 DOWN_TILES: tuple[tuple[float, Tile], ...] = (
     (16, Tile(16, 256, warps=8, flatten=True)),
@@ -160,7 +163,6 @@ def grouped_gemm(
     sources: Tensor | None = None,
     *,
     align: int = ROW_ALIGN,
-    ahead: int | None = None,
     expected_rows: int | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     tile: Tile | None = None,
@@ -173,7 +175,6 @@ def grouped_gemm(
         w: e4m3 [experts, N, K]; w_scale: fp32 [experts, ceil(N/128), ceil(K/128)].
         counts: int32 [experts]: rows of each expert.
         align: each expert's rows begin at a multiple of it; 4 or more, so that TMA can load the scales.
-        ahead: an expert that is certain to have rows (a shared one): its weight is fetched before the inputs are ready.
         expected_rows: about what the busiest expert gets, for the choice of the tile; any value gives right results.
         sources: int32 [M], the row of `x` behind each sorted row; entries outside the experts' rows are not read.
 
@@ -185,7 +186,18 @@ def grouped_gemm(
     """
     rows = _check(x, x_scale, w, w_scale, counts, sources, align)
     out = x.new_empty((rows, w.shape[1]), dtype=out_dtype)
-    _launch(x, x_scale, w, w_scale, counts, sources, out, None, align, ahead, tile or pick_tile(expected_rows or rows, w.shape[2]))
+    _launch(
+        x,
+        x_scale,
+        w,
+        w_scale,
+        counts,
+        sources,
+        out,
+        None,
+        align,
+        tile or pick_tile(expected_rows or rows, w.shape[2]),
+    )
     return out
 
 
@@ -198,7 +210,6 @@ def grouped_gate_up(
     sources: Tensor | None = None,
     *,
     align: int = ROW_ALIGN,
-    ahead: int | None = None,
     expected_rows: int | None = None,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -212,7 +223,18 @@ def grouped_gate_up(
     inner = w.shape[1] // 2
     out = x.new_empty((rows, inner), dtype=check.FP8)
     scale = scale_buffer(rows, inner // 128, x.device)
-    _launch(x, x_scale, w, w_scale, counts, sources, out, scale, align, ahead, tile or pick_tile(expected_rows or rows, w.shape[2], gate_up=True))
+    _launch(
+        x,
+        x_scale,
+        w,
+        w_scale,
+        counts,
+        sources,
+        out,
+        scale,
+        align,
+        tile or pick_tile(expected_rows or rows, w.shape[2], gate_up=True),
+    )
     return out, scale
 
 
@@ -257,7 +279,6 @@ def _launch(
     out: Tensor,
     out_scale: Tensor | None,
     align: int,
-    ahead: int | None,
     tile: Tile,
 ) -> None:
     experts, columns, inner = w.shape
@@ -274,7 +295,6 @@ def _launch(
         scale_descriptor(x_scale, tile.rows),
         counts if sources is None else sources,
         TensorDescriptor(w.view(-1, inner), [experts * columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
-        w,
         w_scale,
         counts,
         out,
@@ -297,7 +317,6 @@ def _launch(
         STAGES=tile.stages,
         FLATTEN=tile.flatten,
         TAIL=tail,
-        AHEAD=-1 if ahead is None else ahead,
         num_warps=tile.warps,
         **launch_options(x.device),
     )

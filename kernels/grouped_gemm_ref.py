@@ -56,6 +56,6 @@ def grouped_gate_up(
     *,
     align: int = ROW_ALIGN,
 ) -> tuple[Tensor, Tensor]:
-    """`grouped_gemm` by [gate; up] weights [experts, 2 I, K], SwiGLU and quantisation: e4m3 [M, I], scale [M, I/128]."""
+    """`grouped_gemm` by [gate; up] weights [experts, 2 I, K], SwiGLU, quantisation: e4m3 [M, I], scale [M, I/128]."""
     both = grouped_gemm(x, x_scale, w, w_scale, counts, sources, align=align, out_dtype=torch.float32)
     return quantize_per_token(silu_mul(both))

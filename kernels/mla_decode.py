@@ -1,9 +1,9 @@
 """Absorbed MLA decode over block-major pages: FlashInfer (fa3) and FlashMLA behind one signature.
 
-Both read one layer's strided view of the pool in place with 64-bit page offsets. FlashInfer plans on the CPU once a step
-for all layers, from CPU tensors (device tensors would synchronise); the plan refills fixed buffers, so a captured graph
-stays valid when lengths change. FlashMLA plans on the device inside the captured launch and needs one query length for
-the whole batch. Neither is batch-invariant: how a request's keys are split depends on the other requests.
+Both read one layer's strided view of the pool in place with 64-bit page offsets. FlashInfer plans on the CPU once a
+step for all layers, from CPU tensors (device tensors would synchronise); the plan refills fixed buffers, so a captured
+graph stays valid when lengths change. FlashMLA plans on the device inside the captured launch and needs one query
+length for the whole batch. Neither is batch-invariant: how a request's keys are split depends on the other requests.
 """
 
 import torch
@@ -92,11 +92,11 @@ class FlashMla:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the plan: lengths have changed. A captured graph holds the planning kernel, so replays never need this."""
+        """Forget the plan: lengths have changed, or a graph is to capture the planning kernel."""
         self._plan, _ = self._library.get_mla_metadata()
 
     def run(self, q: Tensor, cache: Tensor, block_tables: Tensor, total_lens: Tensor, sm_scale: float) -> Tensor:
-        """Attend: q [requests, query_len, heads, R + P] absorbed and rotated; block_tables, total_lens int32, on the device.
+        """Attend: q [requests, query_len, heads, R + P] absorbed and rotated; block_tables and total_lens int32.
 
         Returns:
             [requests, query_len, heads, R].

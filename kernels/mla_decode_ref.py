@@ -34,7 +34,9 @@ def mla_decode(
     wide = torch.float64 if q_nope.dtype == torch.float64 else torch.float32
     out = torch.empty_like(q_nope)
     start = 0
-    for table, query_len, total_len in zip(block_tables.tolist(), query_lens.tolist(), total_lens.tolist(), strict=True):
+    for table, query_len, total_len in zip(
+        block_tables.tolist(), query_lens.tolist(), total_lens.tolist(), strict=True
+    ):
         if query_len == 0:
             continue
         rows = slice(start, start + query_len)

@@ -1,4 +1,4 @@
-"""Multi-head MLA prefill (keys 192 wide, values 128): FlashInfer's ragged fa3, cuDNN for one request, and state merging.
+"""Multi-head MLA prefill (keys 192 wide, values 128): FlashInfer's ragged fa3, cuDNN for one request, state merging.
 
 Context cached earlier is gathered (`latent.gather_latent`) and up-projected by the caller: in front of the new keys, or
 chunk by chunk with `causal=False` and `merge_states`.
@@ -58,7 +58,7 @@ class RaggedPrefill:
 
 
 def attend_cudnn(q: Tensor, k: Tensor, v: Tensor, sm_scale: float, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """One request through cuDNN: q [S, heads, D], k, v as long when causal; out [S, heads, V], lse base 2 [S, heads]."""
+    """One request through cuDNN: q [S, heads, D], k and v as long; out [S, heads, V], lse base 2 [S, heads]."""
 
     def heads_first(x: Tensor) -> Tensor:
         return x.transpose(0, 1)[None]

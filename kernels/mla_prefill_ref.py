@@ -8,7 +8,7 @@ either in front of the new ones (`causal` aligns the ends) or chunk by chunk wit
 import torch
 from torch import Tensor
 
-# Queries whose scores are computed together: bounds the memory for scores, and keys past a tile's last query are left out.
+# Queries whose scores are computed together: bounds the memory for scores; keys past a tile's last query are left out.
 _TILE_QUERIES = 128
 
 

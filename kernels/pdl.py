@@ -4,6 +4,9 @@ Every kernel lets its successor start at once (`release`), does what depends on 
 then waits for all earlier kernels' writes (`wait`). Because every kernel waits, a chain is ordered as without it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,10 +14,22 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+_early = ContextVar("early", default=True)
+
+
+@contextmanager
+def in_order() -> Iterator[None]:
+    """Launches inside start only when everything before has ended: first kernels of a forked stream, and of a join."""
+    token = _early.set(False)
+    try:
+        yield
+    finally:
+        _early.reset(token)
+
 
 def launch_options(device: torch.device) -> dict[str, Any]:
     """Keyword arguments for a launch on `device`; the CPU interpreter has no such thing."""
-    return {"PDL": True, "launch_pdl": True} if device.type == "cuda" else {"PDL": False}
+    return {"PDL": True, "launch_pdl": _early.get()} if device.type == "cuda" else {"PDL": False}
 
 
 @triton.jit

@@ -103,8 +103,8 @@ def _permute_scales(
 
 @triton.jit
 def _unpermute(
-    y_ptr, rows_ptr, weights_ptr, extra_ptr, out_ptr, H, stride_y, stride_extra,
-    TOP_K: tl.constexpr, EXTRA: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    y_ptr, rows_ptr, weights_ptr, extra_ptr, more_ptr, out_ptr, H, stride_y, stride_extra, stride_more,
+    TOP_K: tl.constexpr, EXTRA: tl.constexpr, MORE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -117,6 +117,8 @@ def _unpermute(
         total += tl.where(row >= 0, y.to(tl.float32) * weight, 0.0)
     if EXTRA:
         total += tl.load(extra_ptr + token * stride_extra + at, mask=at < H, other=0.0).to(tl.float32)
+    if MORE:
+        total += tl.load(more_ptr + token * stride_more + at, mask=at < H, other=0.0).to(tl.float32)
     tl.store(out_ptr + token * H + at, total.to(out_ptr.dtype.element_ty), mask=at < H)
 
 
@@ -216,11 +218,13 @@ def permute_scales(scale: Tensor, sources: Tensor) -> Tensor:
     return out
 
 
-def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = None) -> Tensor:
-    """Sum each token's expert outputs by weight, slot after slot, then `extra` (a shared expert's output).
+def unpermute(
+    y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = None, more: Tensor | None = None
+) -> Tensor:
+    """Sum each token's expert outputs by weight, slot after slot, then `extra` and `more` (residual, shared expert).
 
     Args:
-        y: [M, H]; rows: int32 [tokens, k]; weights: fp32 [tokens, k]; extra: [tokens, H] or None.
+        y: [M, H]; rows: int32 [tokens, k]; weights: fp32 [tokens, k]; extra, more: [tokens, H] or None.
 
     Returns:
         [tokens, H] in y's type.
@@ -234,17 +238,19 @@ def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = N
     check.contiguous("rows", rows)
     check.contiguous("weights", weights)
     tokens, hidden = rows.shape[0], y.shape[1]
-    if extra is not None:
-        check.shape("extra", extra, (tokens, hidden))
-        check.dense_rows("extra", extra)
+    for name, added in (("extra", extra), ("more", more)):
+        if added is not None:
+            check.shape(name, added, (tokens, hidden))
+            check.dense_rows(name, added)
+            check.same_device(name, added, y)
     for name, tensor in (("rows", rows), ("weights", weights)):
         check.same_device(name, tensor, y)
     out = y.new_empty((tokens, hidden))
     if out.numel():
         block = min(1024, pow2_at_least(hidden))
         _unpermute[(tokens, triton.cdiv(hidden, block))](
-            y, rows, weights, y if extra is None else extra, out, hidden, y.stride(0),
-            0 if extra is None else extra.stride(0), TOP_K=rows.shape[1], EXTRA=extra is not None, BLOCK=block,
-            num_warps=4, **launch_options(y.device),
+            y, rows, weights, y if extra is None else extra, y if more is None else more, out, hidden, y.stride(0),
+            0 if extra is None else extra.stride(0), 0 if more is None else more.stride(0), TOP_K=rows.shape[1],
+            EXTRA=extra is not None, MORE=more is not None, BLOCK=block, num_warps=4, **launch_options(y.device),
         )  # fmt: skip
     return out

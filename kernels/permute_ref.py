@@ -35,12 +35,14 @@ def sorted_rows(pairs: int, num_experts: int, align: int) -> int:
     return pairs if align == 1 else -(-(pairs + min(num_experts, pairs) * (align - 1)) // align) * align
 
 
-def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = None) -> Tensor:
+def unpermute(
+    y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = None, more: Tensor | None = None
+) -> Tensor:
     """Sum each token's expert outputs by weight, slot after slot in fp32: [tokens, H] in y's type.
 
     Args:
         y: [M, H] as sorted by `permute`; rows: [tokens, k]; weights: fp32 [tokens, k].
-        extra: [tokens, H] added last (a shared expert's output).
+        extra, more: [tokens, H] added last (residual, shared expert).
     """
     wide = torch.float64 if y.dtype == torch.float64 else torch.float32
     total = torch.zeros((rows.shape[0], y.shape[1]), dtype=wide, device=y.device)
@@ -48,8 +50,9 @@ def unpermute(y: Tensor, rows: Tensor, weights: Tensor, extra: Tensor | None = N
         row = rows[:, slot].long()
         part = y[row.clamp_min(0)].to(wide) * weights[:, slot, None].to(wide)
         total += torch.where((row >= 0)[:, None], part, 0.0)
-    if extra is not None:
-        total += extra.to(wide)
+    for added in (extra, more):
+        if added is not None:
+            total += added.to(wide)
     return total.to(y.dtype)
 
 

@@ -5,6 +5,8 @@ tile's splits to arrive adds partial products and squares in order and applies `
 on the weight's shape alone.
 """
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -12,17 +14,17 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.fp8_gemm_splitk import arrival_counters, prefetch_rows
-from kernels.pdl import launch_options, release, wait
+from kernels.fp8_gemm_splitk import arrival_counters
+from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
-from kernels.tiles import BLOCK_K, Tile, pow2_at_least
+from kernels.tiles import BLOCK_K, Tile
 
 
 @triton.jit(do_not_specialize=["M"])
 def _qkv_a(
-    x_desc, norm_ptr, w_desc, w_ptr, ws_ptr, out_ptr, part_ptr, squares_ptr, arrived_ptr, eps, M, N, K, stride_wsn,
+    x_desc, norm_ptr, w_desc, ws_ptr, out_ptr, part_ptr, squares_ptr, arrived_ptr, eps, M, N, K, stride_wsn,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
-    PREFETCH: tl.constexpr, PDL: tl.constexpr,
+    REDUCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tile_n, split, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n0, m0 = tile_n * COLUMNS, tile_m * ROWS
@@ -33,10 +35,7 @@ def _qkv_a(
     squares = tl.zeros((ROWS,), tl.float32)
     first = split * k_blocks // SPLITS
     last = (split + 1) * k_blocks // SPLITS
-    release(PDL)
-    if PREFETCH > 0:
-        prefetch_rows(w_ptr, n0, N, K, first, last, COLUMNS, PREFETCH, PDL)
-    wait(PDL)
+    begin(PDL)
     for kb in tl.range(first, last, num_stages=STAGES):
         w = w_desc.load([n0, kb * 128])
         x = x_desc.load([m0, kb * 128]).to(tl.float32)
@@ -53,25 +52,33 @@ def _qkv_a(
     size = M.to(tl.int64) * N
     tl.store(part_ptr + start + split * size + offset, tl.trans(acc), mask=keep)
     tl.store(squares_ptr + split * M + m0 + rows, squares, mask=live)
-    tl.debug_barrier()
-    slot = arrived_ptr + tile_m * tl.num_programs(0) + tile_n
-    if tl.atomic_add(slot, 1, sem="acq_rel") == SPLITS - 1:
+    if REDUCE:
         tl.debug_barrier()
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
-        total_squares = tl.zeros((ROWS,), tl.float32)
-        for s in range(SPLITS):
-            total += tl.load(part_ptr + start + s * size + offset, mask=keep, other=0.0, cache_modifier=".cg")
-            ahead = squares_ptr + s * M + m0 + rows
-            total_squares += tl.load(ahead, mask=live, other=0.0, cache_modifier=".cg")
-        total *= tl.rsqrt(total_squares / K + eps)[:, None]
-        tl.store(out_ptr + start + offset, total.to(out_ptr.dtype.element_ty), mask=keep)
-        tl.store(slot, 0)
+        slot = arrived_ptr + tile_m * tl.num_programs(0) + tile_n
+        if tl.atomic_add(slot, 1, sem="acq_rel") == SPLITS - 1:
+            tl.debug_barrier()
+            total = tl.zeros((ROWS, COLUMNS), tl.float32)
+            total_squares = tl.zeros((ROWS,), tl.float32)
+            for s in range(SPLITS):
+                total += tl.load(part_ptr + start + s * size + offset, mask=keep, other=0.0, cache_modifier=".cg")
+                ahead = squares_ptr + s * M + m0 + rows
+                total_squares += tl.load(ahead, mask=live, other=0.0, cache_modifier=".cg")
+            total *= tl.rsqrt(total_squares / K + eps)[:, None]
+            tl.store(out_ptr + start + offset, total.to(out_ptr.dtype.element_ty), mask=keep)
+            tl.store(slot, 0)
+
+
+# The most rows a tile is for. Many splits make a program's chain of load, quantise and multiply short.
+TILES: tuple[tuple[int, Tile], ...] = (
+    (16, Tile(16, 64, splits=28, stages=2)),
+    (1 << 30, Tile(32, 64, splits=8, stages=2)),
+)
 
 
 def pick_tile(rows: int, columns: int, inner: int) -> Tile:
-    """The measured tile; splits depend on the weight's shape alone."""
-    splits = max(1, min(264 // -(-columns // 64), -(-inner // BLOCK_K) // 4))
-    return Tile(min(32, pow2_at_least(rows, 16)), 64, splits, stages=4)
+    """The measured tile; no more splits than there are steps of K."""
+    tile = next(tile for limit, tile in TILES if rows <= limit)
+    return replace(tile, splits=min(tile.splits, -(-inner // BLOCK_K)))
 
 
 def qkv_a(
@@ -96,6 +103,31 @@ def qkv_a(
     Raises:
         KernelArgumentError: wrong shape, type, stride or device.
     """
+    return _launch(x, norm_weight, eps, w, w_scale, out_dtype, tile)[0]
+
+
+def qkv_a_partial(
+    x: Tensor, norm_weight: Tensor, eps: float, w: Tensor, w_scale: Tensor, *, tile: Tile | None = None
+) -> tuple[Tensor, Tensor]:
+    """`qkv_a` for a next kernel that adds (`latent.split_qkv_a`).
+
+    Returns:
+        sums fp32 [splits, M, N] of the product without `1 / rms`, and squares fp32 [splits, M] of x, to be summed too.
+    """
+    _, sums, squares = _launch(x, norm_weight, eps, w, w_scale, None, tile)
+    return sums, squares
+
+
+def _launch(
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    w: Tensor,
+    w_scale: Tensor,
+    out_dtype: torch.dtype | None,
+    tile: Tile | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    reduce = out_dtype is not None
     check.shape("x", x, (None, None))
     check.dtype("x", x, torch.bfloat16, torch.float32)
     check.contiguous("x", x)
@@ -113,20 +145,21 @@ def qkv_a(
         check.same_device(name, tensor, x)
     check.multiple("x.shape[1]", inner, 16)
     tile = tile or pick_tile(rows, columns, inner)
-    out = x.new_empty((rows, columns), dtype=out_dtype)
+    sums = x.new_empty((tile.splits, rows, columns), dtype=torch.float32)
+    squares = x.new_empty((tile.splits, rows), dtype=torch.float32)
+    out = x.new_empty((rows, columns), dtype=out_dtype) if reduce else sums
     if rows == 0:
-        return out
+        return out, sums, squares
     grid = (triton.cdiv(columns, tile.columns), tile.splits, triton.cdiv(rows, tile.rows))
     _qkv_a[grid](
         TensorDescriptor(x, [rows, inner], [inner, 1], [tile.rows, BLOCK_K]),
         norm_weight,
         TensorDescriptor(w, [columns, inner], [inner, 1], [tile.columns, BLOCK_K]),
-        w,
         w_scale,
         out,
-        x.new_empty((tile.splits, rows, columns), dtype=torch.float32),
-        x.new_empty((tile.splits, rows), dtype=torch.float32),
-        arrival_counters(grid[0] * grid[2], x.device),
+        sums,
+        squares,
+        arrival_counters(grid[0] * grid[2], x.device) if reduce else sums,
         eps,
         rows,
         columns,
@@ -136,8 +169,8 @@ def qkv_a(
         COLUMNS=tile.columns,
         SPLITS=tile.splits,
         STAGES=tile.stages,
-        PREFETCH=pow2_at_least(tile.prefetch) if tile.prefetch else 0,
+        REDUCE=reduce,
         num_warps=tile.warps,
         **launch_options(x.device),
     )
-    return out
+    return out, sums, squares

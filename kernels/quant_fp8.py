@@ -93,7 +93,9 @@ def add_rms_norm_quant(
     return _launch(x, residual, weight, eps)
 
 
-def _launch(x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float) -> tuple[Tensor, ...]:
+def _launch(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if x.dim() == 3:
         check.dtype("x", x, torch.float32)
     elif x.dim() != 2:

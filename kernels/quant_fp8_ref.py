@@ -3,7 +3,6 @@
 `x` may be partial sums [splits, tokens, H] (fp32) of a matrix product that split K; they are added first.
 """
 
-import torch
 from torch import Tensor
 
 from kernels import fp8_block_ref

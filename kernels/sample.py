@@ -1,8 +1,9 @@
 """Sampling by the Gumbel maximum on the device: the draw is a function of (logits, seed, position) alone.
 
-Three launches of fixed shape. `_least` finds, for rows that filter, the smallest logit that top-k, top-p and min-p keep,
-by bisection over the ordered bits of fp32. `_draw` adds Philox noise (bit-equal to `philox_ref`) and takes the maximum
-of a piece of the vocabulary, `_join` the maximum of the pieces. Rows never meet, so a request draws the same in any batch.
+Three launches of fixed shape. `_least` finds, for rows that filter, the smallest logit that top-k, top-p and min-p
+keep, by bisection over the ordered bits of fp32. `_draw` adds Philox noise (bit-equal to `philox_ref`) and takes the
+maximum of a piece of the vocabulary, `_join` the maximum of the pieces. Rows never meet, so a request draws the same in
+any batch.
 """
 
 import torch
@@ -135,7 +136,8 @@ def _draw(
     quad = piece * (PIECE // 4) + tl.arange(0, PIECE // 4)
     zero = (quad * 0).to(tl.uint32)
     w0, w1, w2, w3 = philox(
-        quad.to(tl.uint32), zero + (position & 0xFFFFFFFF).to(tl.uint32), zero + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32),
+        quad.to(tl.uint32), zero + (position & 0xFFFFFFFF).to(tl.uint32),
+        zero + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32),
         zero, zero + (seed & 0xFFFFFFFF).to(tl.uint32), zero + ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32),
     )  # fmt: skip
     greedy = temperature <= 0.0
@@ -191,7 +193,14 @@ def sample(
     check.dtype("logits", logits, torch.float32)
     check.dense_rows("logits", logits)
     requests, vocab = logits.shape
-    rows = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "top_k": top_k, "seeds": seeds, "positions": positions}
+    rows = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "min_p": min_p,
+        "top_k": top_k,
+        "seeds": seeds,
+        "positions": positions,
+    }
     for name, tensor in rows.items():
         check.shape(name, tensor, (requests,))
         check.same_device(name, tensor, logits)
@@ -212,7 +221,8 @@ def sample(
         logits, temperature, top_k, top_p, min_p, least, vocab, logits.stride(0), SCAN=SCAN, num_warps=16
     )  # fmt: skip
     _draw[(requests, pieces)](
-        logits, temperature, least, seeds, positions, best, ids, vocab, logits.stride(0), pieces, PIECE=PIECE, num_warps=8
+        logits, temperature, least, seeds, positions, best, ids, vocab, logits.stride(0), pieces, PIECE=PIECE,
+        num_warps=8,
     )  # fmt: skip
     _join[(requests,)](best, ids, out, pieces, PIECES=triton.next_power_of_2(pieces), num_warps=1)
     return out

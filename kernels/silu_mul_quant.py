@@ -22,7 +22,7 @@ WARPS = 4
 @triton.jit(do_not_specialize=["max_rows"])
 def _silu_mul_quant(
     x_ptr, counts_ptr, q_ptr, scale_ptr, stride_expert, stride_row, stride_scale_expert, stride_scale_group,
-    max_rows, I, chunks,
+    max_rows, INNER, chunks,
     E: tl.constexpr, E_BLOCK: tl.constexpr, GROUPS: tl.constexpr,
     ALL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -46,16 +46,16 @@ def _silu_mul_quant(
             expert = tl.sum((ends <= live_row).to(tl.int32), axis=0)
             row = live_row - tl.sum(tl.where(experts < expert, counts, 0), axis=0)
         at = chunk * GROUPS * 128 + lane
-        keep = at < I
+        keep = at < INNER
         source = x_ptr + expert.to(tl.int64) * stride_expert + row.to(tl.int64) * stride_row
         gate = tl.load(source + at, mask=keep, other=0.0).to(tl.float32)
-        up = tl.load(source + I + at, mask=keep, other=0.0).to(tl.float32)
+        up = tl.load(source + INNER + at, mask=keep, other=0.0).to(tl.float32)
         q, scale = quantize_groups(gate / (1.0 + tl.exp(-gate)) * up)
         flat = expert.to(tl.int64) * max_rows + row
-        tl.store(q_ptr + flat * I + at, q.to(q_ptr.dtype.element_ty), mask=keep)
+        tl.store(q_ptr + flat * INNER + at, q.to(q_ptr.dtype.element_ty), mask=keep)
         groups = chunk * GROUPS + group
         base = scale_ptr + expert.to(tl.int64) * stride_scale_expert + row
-        tl.store(base + groups.to(tl.int64) * stride_scale_group, scale, mask=groups * 128 < I)
+        tl.store(base + groups.to(tl.int64) * stride_scale_group, scale, mask=groups * 128 < INNER)
 
 
 def silu_mul_quant(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -88,10 +88,14 @@ def silu_mul_quant(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Ten
     if q.numel():
         groups = min(GROUPS, pow2_at_least(inner // 128))
         chunks = triton.cdiv(inner, groups * 128)
-        programs = min(sm_count(x.device) * PROGRAMS_PER_SM, experts * max_rows * chunks)
+        items, multiprocessors = experts * max_rows * chunks, sm_count(x.device)
+        # A few thousand rows go out in one wave; more are walked by half as many programs, which streams better.
+        once = items <= multiprocessors * 2 * PROGRAMS_PER_SM
+        programs = items if once else multiprocessors * PROGRAMS_PER_SM
         _silu_mul_quant[(programs,)](
             x, x if counts is None else counts, q, scale, x.stride(0), x.stride(1), scale.stride(0), scale.stride(2),
             max_rows, inner, chunks,
-            E=experts, E_BLOCK=pow2_at_least(experts), GROUPS=groups, ALL=counts is None, num_warps=WARPS, **launch_options(x.device),
+            E=experts, E_BLOCK=pow2_at_least(experts), GROUPS=groups, ALL=counts is None,
+            num_warps=WARPS, **launch_options(x.device),
         )  # fmt: skip
     return q, scale

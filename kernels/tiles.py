@@ -14,8 +14,7 @@ class Tile:
     """How one program of a matrix kernel works.
 
     `rows` tokens by `columns` output features per program, `splits` programs along K, `stages` k-steps in flight;
-    `flatten` lets the next item's loads start under the last one's end; `prefetch` k-steps go to L2 before the inputs are
-    ready.
+    `flatten` lets the next item's loads start under the last one's end.
     """
 
     rows: int
@@ -25,7 +24,6 @@ class Tile:
     warps: int = 4
     programs_per_sm: int = 1
     flatten: bool = False
-    prefetch: int = 0
 
 
 def pow2_at_least(n: int, least: int = 1) -> int:

@@ -90,6 +90,7 @@ class Summary:
     requests: int
     succeeded: int
     errors: dict[str, int]  # by reason
+    examples: dict[str, str]  # the first message of each reason
     span_s: float
     scheduled_rate_per_s: float
     sent_rate_per_s: float
@@ -125,6 +126,7 @@ def summarize(records: Sequence[Record], bounds: Bounds, warmup_s: float = 0.0) 
         requests=len(counted),
         succeeded=len(good),
         errors=dict(Counter(r.error for r in counted if r.error).most_common()),
+        examples={r.error: r.message for r in reversed(counted) if r.error},
         span_s=span_s,
         scheduled_rate_per_s=_rate(arrivals),
         sent_rate_per_s=_rate(sends),

@@ -86,7 +86,9 @@ def _totals(report: Report) -> RenderableType:
         rows.append(("drafts accepted", f"{summary.draft_acceptance:.1%}"))
     if summary.goodput_share is not None and summary.goodput_per_s is not None:
         rows.append(("goodput", f"{summary.goodput_share:.1%} of requests, {summary.goodput_per_s:.2f}/s"))
-    rows += [(f"error {reason}", str(count)) for reason, count in summary.errors.items()]
+    rows += [
+        (f"error {reason}", f"{count}, first: {summary.examples[reason]}") for reason, count in summary.errors.items()
+    ]
     for row in rows:
         table.add_row(*row)
     return table

@@ -269,7 +269,8 @@ class DecodeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Steps(self, request, context):
-        """Tokens of all work that this scheduler admitted, one message a step. When the stream ends the instance drops that work.
+        """Tokens of all work that this scheduler admitted, one message a step; a first, empty message comes at once and says that
+        work may be admitted. When the stream ends the instance drops that work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -134,7 +134,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InstanceInfo(_message.Message):
-    __slots__ = ("instance", "role", "group", "address", "incarnation", "state", "queued_tokens", "running", "free_blocks", "total_blocks", "step_ms")
+    __slots__ = ("instance", "role", "group", "address", "incarnation", "state", "queued_tokens", "running", "free_blocks", "total_blocks", "step_ms", "queued", "max_running", "tokens_per_s", "busy", "report_age_ms")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,11 @@ class InstanceInfo(_message.Message):
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    REPORT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     instance: str
     role: str
     group: str
@@ -157,19 +162,28 @@ class InstanceInfo(_message.Message):
     free_blocks: int
     total_blocks: int
     step_ms: float
-    def __init__(self, instance: _Optional[str] = ..., role: _Optional[str] = ..., group: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., queued_tokens: _Optional[int] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., step_ms: _Optional[float] = ...) -> None: ...
+    queued: int
+    max_running: int
+    tokens_per_s: float
+    busy: float
+    report_age_ms: int
+    def __init__(self, instance: _Optional[str] = ..., role: _Optional[str] = ..., group: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[str] = ..., queued_tokens: _Optional[int] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., step_ms: _Optional[float] = ..., queued: _Optional[int] = ..., max_running: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., busy: _Optional[float] = ..., report_age_ms: _Optional[int] = ...) -> None: ...
 
 class ClusterInfo(_message.Message):
-    __slots__ = ("model", "instances", "scheduler", "live_requests")
+    __slots__ = ("model", "instances", "scheduler", "live_requests", "waiting_requests", "waiting_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     LIVE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     instances: _containers.RepeatedCompositeFieldContainer[InstanceInfo]
     scheduler: str
     live_requests: int
-    def __init__(self, model: _Optional[str] = ..., instances: _Optional[_Iterable[_Union[InstanceInfo, _Mapping]]] = ..., scheduler: _Optional[str] = ..., live_requests: _Optional[int] = ...) -> None: ...
+    waiting_requests: int
+    waiting_tokens: int
+    def __init__(self, model: _Optional[str] = ..., instances: _Optional[_Iterable[_Union[InstanceInfo, _Mapping]]] = ..., scheduler: _Optional[str] = ..., live_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., waiting_tokens: _Optional[int] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -3,7 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -90,10 +90,41 @@ def status(at: At = "") -> None:
     run_status(at)
 
 
+@app.command()
+def fetch(
+    url: Annotated[str, typer.Option("--from", help="The directory's address, http:// or https://.")],
+    into: Annotated[Path, typer.Option("--into", help="The directory here.")],
+    sums: Annotated[str, typer.Option("--sums", help="The list of files, as sha256sum writes it.")] = "SHA256SUMS",
+    only: Annotated[str, typer.Option("--only", help="A pattern of names.")] = "*",
+) -> None:
+    """Bring a model directory here: continued after a break, verified, and left alone once it is complete."""
+    from services.launcher.fetch import run_fetch
+
+    run_fetch(url, sums, into, only)
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path, typer.Option("--config", help="The cluster's YAML file.")],
+    role: Annotated[Literal["prefill", "decode", "scheduler"], typer.Option("--role", help="What shall run here.")],
+    settings: Settings = [],  # noqa: B006
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check this machine, the model, Redis, NATS and running instances; each finding names the setting to change."""
+    from services.launcher.doctor.run import run_doctor
+
+    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json))
+
+
 @app.command(context_settings=FOREIGN, add_help_option=False)
 def load(context: typer.Context) -> None:
     """Put load on a running cluster and report latencies."""
-    _foreign("loadgen.cli", "tandem load", context.args)
+    from services.launcher.run_directory import find_endpoint
+
+    arguments = list(context.args)
+    if not {"--at", "--help"} & set(arguments):
+        arguments += ["--at", find_endpoint().schedulers[0]]
+    _foreign("loadgen.cli", "tandem load", arguments)
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)

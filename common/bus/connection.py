@@ -11,6 +11,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoServersError, SlowConsumerError
 
 from common.bus.messages import M, Message, decode, encode
+from common.config.address import without_password
 from common.errors import DependencyUnavailable, InvalidInput
 from common.telemetry.logs import get_log
 
@@ -126,10 +127,10 @@ class Bus:
     async def _disconnected(self) -> None:
         if not self._closing:
             self.counters.disconnects += 1
-            log.warning("NATS lost", url=self._url)
+            log.warning("NATS lost", url=without_password(self._url))
 
     async def _reconnected(self) -> None:
-        log.info("NATS is back", url=self._url)
+        log.info("NATS is back", url=without_password(self._url))
 
 
 async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, ping_s: float = 2.0) -> Bus:
@@ -155,9 +156,11 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, pi
         except DependencyUnavailable as error:
             waited_s = loop.time() - started_s
             if waited_s >= within_s:
-                raise DependencyUnavailable(f"no NATS at {url} within {within_s:g} s: {error}") from error
+                raise DependencyUnavailable(
+                    f"no NATS at {without_password(url)} within {within_s:g} s: {error}"
+                ) from error
             if not told:
-                log.warning("waiting for NATS", url=url, within_s=within_s)
+                log.warning("waiting for NATS", url=without_password(url), within_s=within_s)
                 told = True
             await asyncio.sleep(min(_RETRY_S, within_s))
             continue

@@ -39,10 +39,27 @@ class DrainNotice:
     incarnation: int
 
 
-Message = LoadReport | CancelNotice | DrainNotice
-M = TypeVar("M", LoadReport, CancelNotice, DrainNotice)
+@dataclass(frozen=True, slots=True)
+class HoldNotice:
+    """Give the instance no new work for `hold_s` from now; said again in time while it shall last.
 
-_JSON_TYPES: Mapping[object, tuple[type, ...]] = {str: (str,), int: (int,), Mapping[str, float]: (dict,)}
+    So a group is emptied before it is taken away, and is back at work by itself when whoever wanted that is gone.
+    """
+
+    instance: str
+    incarnation: int
+    hold_s: float
+
+
+Message = LoadReport | CancelNotice | DrainNotice | HoldNotice
+M = TypeVar("M", LoadReport, CancelNotice, DrainNotice, HoldNotice)
+
+_JSON_TYPES: Mapping[object, tuple[type, ...]] = {
+    str: (str,),
+    int: (int,),
+    float: (int, float),
+    Mapping[str, float]: (dict,),
+}
 
 
 def encode(message: Message) -> bytes:

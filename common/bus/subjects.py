@@ -32,6 +32,14 @@ class Subjects:
     def all_drains(self) -> str:
         return f"tandem.{self.cluster}.drain.*"
 
+    def hold(self, instance: str) -> str:
+        """Somebody asks that an instance gets no new work for a while."""
+        return f"tandem.{self.cluster}.hold.{_token(instance)}"
+
+    @property
+    def all_holds(self) -> str:
+        return f"tandem.{self.cluster}.hold.*"
+
 
 def _token(instance: str) -> str:
     if not instance or any(character in ".*> \t\r\n" for character in instance):

@@ -5,15 +5,12 @@ A port of 0 means any free one: the launcher writes the numbers it found into th
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from common.config.autoscaler import AutoscalerConfig
+from common.config.section import Section
 
 EMBEDDED = "embedded"
-
-
-class Section(BaseModel):
-    """A frozen part of the file that knows all its keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -86,7 +83,7 @@ class DecodeConfig(Section):
     max_running: int = Field(default=32, ge=1)  # sequences in a step
     max_queued: int = Field(default=1024, ge=1)
     landing_blocks: int = Field(default=64, ge=1)  # of the landing arena
-    transfer_timeout_s: float = Field(default=30.0, gt=0)
+    transfer_timeout_s: float = Field(default=120.0, gt=0)  # prefill's computing included; a dead peer ends it sooner
     draining_blocks_limit: int = Field(default=48, ge=1)  # over this many from one peer, no new reads from it
 
     @model_validator(mode="after")
@@ -141,11 +138,25 @@ class ClusterConfig(Section):
     scheduler: SchedulerConfig = SchedulerConfig()
     redis: RedisConfig = RedisConfig()
     nats: NatsConfig = NatsConfig()
+    autoscaler: AutoscalerConfig = AutoscalerConfig()
 
     @property
     def context_blocks(self) -> int:
         """Blocks of a sequence as long as the context allows."""
         return -(-self.context_tokens // self.block_tokens)
+
+    @model_validator(mode="after")
+    def _groups_are_known(self) -> "ClusterConfig":
+        for pool, scaling, parallel in (
+            ("prefill", self.autoscaler.prefill, self.prefill.parallel),
+            ("decode", self.autoscaler.decode, self.decode.parallel),
+        ):
+            if scaling.max_groups > parallel.groups:
+                raise ValueError(
+                    f"autoscaler.{pool}.max_groups = {scaling.max_groups}: at most {pool}.parallel.groups = "
+                    f"{parallel.groups}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _context_fits(self) -> "ClusterConfig":

@@ -7,7 +7,15 @@ from common.engine.decode_plan import WorkState, growth_blocks, rank, room_to_ke
 from common.engine.draw_rule import DrawRule
 from common.engine.events import DecodeEvent, EngineLoad, Failed, Preempted, Reserved, Tokens
 from common.engine.runner import Runner, SequenceDraws, StepResult
-from common.engine.sequence import DecodePhase, DecodeSequence, StepTime, check_work, end_position, finish_reason
+from common.engine.sequence import (
+    DecodePhase,
+    DecodeSequence,
+    StepTime,
+    check_queue,
+    check_work,
+    end_position,
+    finish_reason,
+)
 from common.engine.settings import DecodeSettings
 from common.engine.speculation import slots_written
 from common.engine.step_gate import StepGate
@@ -71,6 +79,7 @@ class DecodeEngine:
         Raises:
             InvalidInput: this instance can never serve it.
             DuplicateRequest: the id is known.
+            Overloaded: the queue is full.
         """
         if work.work_id in self._work:
             raise DuplicateRequest("work_id", work.work_id, "is already here")
@@ -84,6 +93,7 @@ class DecodeEngine:
                 f"this instance has {self._shape.total_blocks}",
             )
         ahead = len(self._in_phase(DecodePhase.QUEUED))
+        check_queue(ahead, self._shape)
         hashes = chain_hashes(self._root(work.tenant), work.token_ids, self._shape.block_tokens)
         self._work[work.work_id] = DecodeSequence(
             work, self._admitted, self._clock.now_s(), list(work.token_ids), hashes

@@ -9,7 +9,7 @@ from common.engine.events import BlocksReady, EngineLoad, Failed, FirstToken, Ha
 from common.engine.prefill_plan import Chunk, PromptState, plan_chunks
 from common.engine.ready_blocks import ReadyBlocks
 from common.engine.runner import Runner, SequenceDraws, StepResult
-from common.engine.sequence import PrefillSequence, StepTime, check_work, end_position, finish_reason
+from common.engine.sequence import PrefillSequence, StepTime, check_queue, check_work, end_position, finish_reason
 from common.engine.settings import PrefillSettings
 from common.engine.step_gate import StepGate
 from common.engine.step_plan import SequenceStep, StepPlan
@@ -81,6 +81,7 @@ class PrefillEngine:
         Raises:
             InvalidInput: this instance can never serve it.
             DuplicateRequest: the id is known.
+            Overloaded: the queue is full.
         """
         if work.work_id in self._waiting or work.work_id in self._computing or work.work_id in self._held:
             raise DuplicateRequest("work_id", work.work_id, "is already here")
@@ -92,6 +93,7 @@ class PrefillEngine:
                 f"{len(work.token_ids)} tokens",
                 f"need {needed} blocks of {self._shape.block_tokens}, this instance has {self._shape.total_blocks}",
             )
+        check_queue(len(self._waiting), self._shape)
         hashes = chain_hashes(self._root(work.tenant), work.token_ids, self._shape.block_tokens)
         cached = self.pool.cached_prefix_blocks(hashes[: self._reusable_blocks(work)])
         self._waiting[work.work_id] = PrefillSequence(

@@ -6,8 +6,10 @@ from enum import Enum, auto
 
 from common.engine.draw_rule import DrawRule
 from common.engine.settings import EngineShape
-from common.errors import InvalidInput
+from common.errors import InvalidInput, Overloaded
 from common.request import FinishReason, Work
+
+_RETRY_AFTER_S = 1.0
 
 
 @dataclass(slots=True)
@@ -100,6 +102,16 @@ def check_work(work: Work, shape: EngineShape, vocab_size: int) -> None:
         offender = next((token for token in token_ids if not 0 <= token < vocab_size), None)
         if offender is not None:
             raise InvalidInput(field_name, offender, f"token ids are 0 to {vocab_size - 1}")
+
+
+def check_queue(queued: int, shape: EngineShape) -> None:
+    """Refuse work for which there is no place to wait.
+
+    Raises:
+        Overloaded: the queue is full.
+    """
+    if queued >= shape.max_queued:
+        raise Overloaded(f"{queued} pieces of work wait, the most this instance keeps", _RETRY_AFTER_S)
 
 
 def end_position(work: Work, context_tokens: int) -> int:

@@ -14,6 +14,7 @@ class EngineShape:
         block_tokens: tokens of a block.
         context_tokens: most tokens of one sequence, prompt and generated.
         max_running: most sequences of one step.
+        max_queued: most that wait; more are refused.
         max_step_tokens: most tokens of one step; receive buffers of the exchange hold this many from every rank.
         draft_tokens: drafts proposed per step and sequence; 0 leaves the MTP layer out.
     """
@@ -22,11 +23,12 @@ class EngineShape:
     context_tokens: int
     block_tokens: int = 64
     max_running: int = 64
+    max_queued: int = 1024
     max_step_tokens: int = 8192
     draft_tokens: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("total_blocks", "context_tokens", "block_tokens", "max_running", "max_step_tokens"):
+        for field in ("total_blocks", "context_tokens", "block_tokens", "max_running", "max_queued", "max_step_tokens"):
             _at_least(field, getattr(self, field), 1)
         _at_least("draft_tokens", self.draft_tokens, 0)
 

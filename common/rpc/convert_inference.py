@@ -197,7 +197,13 @@ def model_from_wire(wire: inference_pb2.ModelInfo) -> ModelInfo:
 
 
 def cluster_to_wire(info: ClusterInfo) -> inference_pb2.ClusterInfo:
-    wire = inference_pb2.ClusterInfo(model=info.model, scheduler=info.scheduler, live_requests=info.live_requests)
+    wire = inference_pb2.ClusterInfo(
+        model=info.model,
+        scheduler=info.scheduler,
+        live_requests=info.live_requests,
+        waiting_requests=info.waiting_requests,
+        waiting_tokens=info.waiting_tokens,
+    )
     for one in info.instances:
         wire.instances.add(
             instance=one.instance,
@@ -211,6 +217,11 @@ def cluster_to_wire(info: ClusterInfo) -> inference_pb2.ClusterInfo:
             free_blocks=one.free_blocks,
             total_blocks=one.total_blocks,
             step_ms=one.step_ms,
+            queued=one.queued,
+            max_running=one.max_running,
+            tokens_per_s=one.tokens_per_s,
+            busy=one.busy,
+            report_age_ms=one.report_age_ms,
         )
     return wire
 
@@ -229,10 +240,22 @@ def cluster_from_wire(wire: inference_pb2.ClusterInfo) -> ClusterInfo:
             free_blocks=one.free_blocks,
             total_blocks=one.total_blocks,
             step_ms=one.step_ms,
+            queued=one.queued,
+            max_running=one.max_running,
+            tokens_per_s=one.tokens_per_s,
+            busy=one.busy,
+            report_age_ms=one.report_age_ms,
         )
         for one in wire.instances
     )
-    return ClusterInfo(wire.model, instances, wire.scheduler, wire.live_requests)
+    return ClusterInfo(
+        model=wire.model,
+        instances=instances,
+        scheduler=wire.scheduler,
+        live_requests=wire.live_requests,
+        waiting_requests=wire.waiting_requests,
+        waiting_tokens=wire.waiting_tokens,
+    )
 
 
 def explanation_to_wire(value: Explanation) -> inference_pb2.Explanation:

@@ -115,6 +115,11 @@ class InstanceInfo:
     free_blocks: int = 0
     total_blocks: int = 0
     step_ms: float = 0.0
+    queued: int = 0
+    max_running: int = 0
+    tokens_per_s: float = 0.0
+    busy: float = 0.0
+    report_age_ms: int = -1  # none was heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,8 @@ class ClusterInfo:
     instances: tuple[InstanceInfo, ...]
     scheduler: str
     live_requests: int
+    waiting_requests: int = 0
+    waiting_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from common.config.address import without_password
 from common.errors import DependencyUnavailable
 from common.telemetry.logs import get_log
 
@@ -37,6 +38,7 @@ async def connect_redis(url: str, timeout_s: float, within_s: float) -> Redis:
     loop = asyncio.get_running_loop()
     started_s = loop.time()
     told_s = started_s
+    shown = without_password(url)
     while True:
         try:
             with translated("Redis at start"):
@@ -45,9 +47,9 @@ async def connect_redis(url: str, timeout_s: float, within_s: float) -> Redis:
             now_s = loop.time()
             if now_s - started_s >= within_s:
                 await client.aclose()
-                raise DependencyUnavailable(f"no Redis at {url} within {within_s:g} s: {error}") from error
+                raise DependencyUnavailable(f"no Redis at {shown} within {within_s:g} s: {error}") from error
             if told_s == started_s or now_s - told_s >= _TELL_EVERY_S:
-                log.warning("waiting for Redis", url=url, waited_s=round(now_s - started_s, 1), within_s=within_s)
+                log.warning("waiting for Redis", url=shown, waited_s=round(now_s - started_s, 1), within_s=within_s)
                 told_s = now_s
             await asyncio.sleep(min(_RETRY_S, within_s))
             continue

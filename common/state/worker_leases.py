@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from redis.asyncio import Redis
 
@@ -68,7 +68,8 @@ class WorkerLeases:
             lapsed = [name for name, record in zip(names, records, strict=True) if record is None]
             if lapsed:
                 await self._redis.srem(self._keys.workers, *lapsed)
-        return [_record(record) for record in records if record is not None]
+        told = [_record(name, record) for name, record in zip(names, records, strict=True) if record is not None]
+        return [record for record in told if record is not None]
 
     async def watch(self, interval_s: float) -> AsyncIterator[list[WorkerRecord]]:
         """The current ones whenever it differ from those before. While Redis does not answer, nothing changes."""
@@ -120,6 +121,12 @@ class LeaseKeeper:
             await asyncio.sleep(self._ttl_s / 3)
 
 
-def _record(told: bytes | str) -> WorkerRecord:
-    fields = json.loads(told)
-    return WorkerRecord(**(fields | {"incarnation": int(fields["incarnation"], 16)}))
+def _record(name: str, told: bytes | str) -> WorkerRecord | None:
+    """None for what is no record. Fields that are not known are a later version's."""
+    try:
+        given = json.loads(told)
+        known = {field.name: given[field.name] for field in fields(WorkerRecord) if field.name in given}
+        return WorkerRecord(**(known | {"incarnation": int(given["incarnation"], 16)}))
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("worker record unreadable", name=name, why=error)
+        return None

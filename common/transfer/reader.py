@@ -139,6 +139,10 @@ class TransferReader:
         key = peer_key(peer, incarnation)
         self._inbox.put(lambda: self._lose(key, PeerDisconnected(f"{peer} was fenced")))
 
+    def part(self, peer: str, incarnation: int) -> None:
+        """The peer's process was replaced: its agent goes, unless reads are under way, which end it by their error."""
+        self._inbox.put(lambda: self._part(peer_key(peer, incarnation)))
+
     def close(self) -> None:
         """Fail what is under way, destroy all agents, end the thread."""
         self._inbox.put(self._stop)
@@ -342,6 +346,11 @@ class TransferReader:
                 self._arena.drained(posted.slots)
         self._posted = [posted for posted in self._posted if posted.key != key]
         self._arena.forget(key)
+
+    def _part(self, key: str) -> None:
+        if not self._arena.held(key) and all(transfer.key != key for transfer in self._transfers.values()):
+            self._peers.drop(key)
+            self._arena.forget(key)
 
     def _stop(self) -> None:
         self._fail_all()

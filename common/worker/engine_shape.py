@@ -11,6 +11,7 @@ def prefill_settings(config: ClusterConfig) -> PrefillSettings:
         context_tokens=config.context_tokens,
         block_tokens=config.block_tokens,
         max_running=prefill.max_running,
+        max_queued=prefill.max_queued,
         max_step_tokens=prefill.chunk_tokens,
         draft_tokens=config.draft_tokens,
     )
@@ -24,6 +25,7 @@ def decode_settings(config: ClusterConfig) -> DecodeSettings:
         context_tokens=config.context_tokens,
         block_tokens=config.block_tokens,
         max_running=decode.max_running,
+        max_queued=decode.max_queued,
         max_step_tokens=decode.max_running * (1 + config.draft_tokens),
         draft_tokens=config.draft_tokens,
     )

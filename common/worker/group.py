@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from common.clock import Clock
 from common.config.place import RankPlace
 from common.engine.step_gate import AloneGate, StepGate
-from common.errors import ConfigError, DependencyUnavailable, WorkerLost
+from common.errors import ConfigError, DependencyUnavailable
 from common.parallel.base import AllToAll, TensorGroup
-from common.parallel.exchange import Exchange
 from common.parallel.expert_placement import ExpertPlacement
 from common.parallel.gloo import GlooTransport
-from common.parallel.groups import Topology, tensor_group
-from common.parallel.heartbeat import PeerWatch, StoreHeartbeats
+from common.parallel.groups import Topology, exchange, tensor_group
+from common.parallel.heartbeat import ParkedPeers, StoreHeartbeats
 from common.parallel.in_process import InProcessTransport
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.rendezvous import Store, connect_store, host_store
@@ -21,7 +20,6 @@ from common.parallel.step_gate import LockStepGate
 from common.parallel.wake_flag import StoreWakeFlag
 
 _GROUP = "ep"
-_BEAT_EVERY_S = 1.0
 _NEVER = sys.maxsize
 
 SCHEDULES = {
@@ -62,21 +60,16 @@ def join_group(
     placement = ExpertPlacement.contiguous(experts, topology.world)
     if topology.world == 1:
         (alone,) = InProcessTransport.group(1)
-        exchange = Exchange(alone, placement)
-        return RankGroup(topology, exchange, tensor_group(topology, alone), AloneGate(SCHEDULES[schedule]))
+        gate = AloneGate(SCHEDULES[schedule])
+        return RankGroup(topology, exchange(alone, placement), tensor_group(topology, alone), gate)
     store = _meet(topology, rendezvous, silence_s)
     transport = GlooTransport(store, topology.rank, topology.world, name=_GROUP, host=host, timeout_s=silence_s)
-    gate = GroupGate(
-        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP)),
-        StoreHeartbeats(store, _GROUP, topology.instance, topology.instances),
-        PeerWatch(silence_s),
-        clock,
-    )
+    peers = ParkedPeers(StoreHeartbeats(store, _GROUP, topology.instance, topology.instances), clock, silence_s)
     return RankGroup(
         topology,
-        Exchange(transport, placement),
+        exchange(transport, placement),
         tensor_group(topology, transport),
-        gate,
+        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP), peers),
         GroupEnding(store, topology.instances) if topology.instances > 1 else None,
     )
 
@@ -88,47 +81,6 @@ def _meet(topology: Topology, rendezvous: str, timeout_s: float) -> Store:
     if topology.rank == 0:
         return host_store(host, int(port), timeout_s=timeout_s)
     return connect_store(host, int(port), timeout_s=timeout_s)
-
-
-class GroupGate:
-    """The lock-step of a group, which while parked also beats and watches the others' beats.
-
-    Raises:
-        WorkerLost: an instance of the group gave no sign of life; nothing can be computed any more.
-    """
-
-    alone = False
-
-    def __init__(self, lock_step: LockStepGate, heartbeats: StoreHeartbeats, watch: PeerWatch, clock: Clock) -> None:
-        self._lock_step = lock_step
-        self._heartbeats = heartbeats
-        self._watch = watch
-        self._clock = clock
-        self._beat_due_s = clock.now_s()
-
-    @property
-    def parked(self) -> bool:
-        return self._lock_step.parked
-
-    def wake(self) -> None:
-        self._lock_step.wake()
-
-    def enter(self) -> Schedule | None:
-        now_s = self._clock.now_s()
-        if now_s >= self._beat_due_s:
-            self._beat_due_s = now_s + _BEAT_EVERY_S
-            self._beat(now_s)
-        return self._lock_step.enter()
-
-    def leave(self, announced: tuple[int, ...]) -> None:
-        self._lock_step.leave(announced)
-
-    def _beat(self, now_s: float) -> None:
-        self._heartbeats.beat()
-        self._watch = self._watch.saw(self._heartbeats.read(), now_s)
-        lost = self._watch.lost(now_s)
-        if lost:
-            raise WorkerLost(f"instances {lost} of the group have been silent for {self._watch.limit_s:g} s")
 
 
 class GroupEnding:

@@ -98,7 +98,7 @@ async def serve_instance(
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
-        await _watch(context, engine, announcer, health, ended, ending)
+        await _watch(context, engine, announcer, tasks, health, ended, ending)
         if engine.error is None:
             await _drain(context, engine, instance, announcer, health, ending)
     finally:
@@ -120,6 +120,7 @@ async def _watch(
     context: RankContext,
     engine: EngineLoop[Any, Any],
     announcer: Announcer,
+    beside: Sequence[asyncio.Task[None]],
     health: Health,
     ended: asyncio.Event,
     ending: GroupEnding | None,
@@ -129,6 +130,9 @@ async def _watch(
     while not ended.is_set() and engine.error is None and not (ending is not None and ending.begun()):
         if announcer.error is not None:
             raise WorkerLost(f"no place in the cluster: {announcer.error}") from announcer.error
+        for task in beside:
+            if task.done():
+                task.result()  # it ends by itself only by a fault of ours: do not go on without it
         age_s = engine.progress_age_s()
         if (age_s > context.worker.stalled_after_s) != stalled:
             stalled = not stalled

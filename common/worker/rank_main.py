@@ -24,6 +24,9 @@ from common.worker.tether import tether_to_parent
 
 log = get_log(__name__)
 
+_POLL_S = 0.005
+_POLL_WITH_FOLLOWERS_S = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
@@ -99,6 +102,11 @@ def _follow(parts: RankParts) -> None:
         signal.signal(number, signal.SIG_IGN)
     while run(parts.runner.follow()):
         pass
+
+
+def poll_s(context: RankContext) -> float:
+    """How often an idle engine looks around. With followers every look is a message to each, so fewer."""
+    return _POLL_S if context.place.parallel.tp == 1 else _POLL_WITH_FOLLOWERS_S
 
 
 def end_process(code: int) -> NoReturn:

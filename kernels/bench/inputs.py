@@ -1,4 +1,4 @@
-"""Random inputs at DeepSeek-V3 width. FP8 weights are N(0, 1) with scales near 1/sqrt(K), so outputs are near N(0, 1)."""
+"""Random inputs at DeepSeek-V3 width: FP8 weights N(0, 1), scales near 1/sqrt(K), so that outputs are near N(0, 1)."""
 
 from dataclasses import dataclass
 

@@ -1,10 +1,12 @@
 """One whole MoE layer from these kernels, without communication: what a rank computes in stages 1 to 5.
 
-The shared expert is one more expert that every token takes, so routed and shared experts share two launches.
+The shared expert runs on a second stream beside the router, whose launches leave memory idle; the two meet again in the
+weighted combine.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -13,17 +15,23 @@ from kernels.absorb import absorb_query, project_value
 from kernels.bench import inputs
 from kernels.bench.inputs import Angles, Quantised
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
+from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 from kernels.gate import project_gate
 from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm
 from kernels.latent import split_qkv_a
 from kernels.mla_decode import FlashMla
+from kernels.mla_decode_split import mla_decode_split
+from kernels.pdl import in_order
 from kernels.permute import sort_pairs, unpermute
+from kernels.qkv_a import qkv_a_partial
 from kernels.quant_fp8 import add_rms_norm_quant, rms_norm_quant
 from kernels.silu_mul_quant import silu_mul_quant
 
 EPS = 1e-6
 TOP_K = 8
 SCALING = 2.5
+SPLIT_TOKENS = 0
+FUSED_NORM_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,21 @@ def flash_mla(attention: FlashMla) -> Attend:
     return attend
 
 
+def few_tokens(q: Tensor, step: DecodeStep) -> Tensor:
+    """Attention for the smallest batches by our own kernel."""
+    return mla_decode_split(
+        q, step.cache, step.block_tables, step.total_lens, inputs.SM_SCALE, query_len=step.query_len
+    )
+
+
+def attention(tokens: int) -> Attend:
+    """The faster one for `tokens` query tokens."""
+    return few_tokens if tokens <= SPLIT_TOKENS else flash_mla(FlashMla())
+
+
 def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
     """Run the layer on the residual stream `hidden` [T, HIDDEN]; returns the new one."""
-    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
-    qkv = fp8_gemm_partial(x, x_scale, *w.qkv_a)
-    q, q_scale = split_qkv_a(
-        qkv, w.q_norm, w.kv_norm, EPS, step.angles.cos, step.angles.sin, step.positions, step.cache, step.slots
-    )
+    q, q_scale = first_projection(hidden, w, step)
     heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
     absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
     values, values_scale = project_value(attend(absorbed, step), *w.v_b)
@@ -121,16 +137,62 @@ def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Atte
 
 def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
     """Router, experts and combine: `hidden` plus the weighted experts of `normed`, whose FP8 form is `x`."""
+    main = torch.cuda.current_stream()
+    beside = shared_stream(hidden.device)
+    beside.wait_stream(main)
+    with torch.cuda.stream(beside):
+        with in_order():
+            both = fp8_gemm_splitk(x, x_scale, w.gate_up[0][-1], w.gate_up[1][-1])
+        inner, inner_scale = silu_mul_quant(both[None])
+        shared = fp8_gemm_splitk(inner[0], inner_scale[0], w.down[0][-1], w.down[1][-1])
     ids, weights, counts = route(normed, w)
-    rows, sources, counts = sort_pairs(ids, w.experts + 1, ROW_ALIGN, counts)
-    tokens = hidden.shape[0]
-    both = grouped_gemm(x, x_scale, *w.gate_up, counts, sources, ahead=w.experts, expected_rows=tokens)
+    rows, sources, counts = sort_pairs(ids, w.experts, ROW_ALIGN, counts)
+    gate_up, down = routed(w.gate_up), routed(w.down)
+    busiest = 2 * -(-ids.numel() // w.experts)
+    both = grouped_gemm(x, x_scale, *gate_up, counts, sources, expected_rows=busiest)
     inner, inner_scale = silu_mul_quant(both[None])
-    out = grouped_gemm(inner[0], inner_scale[0], *w.down, counts, expected_rows=tokens)
-    return unpermute(out, rows, weights, hidden)
+    out = grouped_gemm(inner[0], inner_scale[0], *down, counts, expected_rows=busiest)
+    main.wait_stream(beside)
+    with in_order():
+        return unpermute(out, rows, weights, hidden, shared)
 
 
-def route(normed: Tensor, w: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
+def first_projection(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Quantised:
+    """Input norm to q's quantised latent, and the key's latent into the cache."""
+    squares = None
+    if hidden.shape[0] <= FUSED_NORM_ROWS:
+        qkv, squares = qkv_a_partial(hidden, w.input_norm, EPS, *w.qkv_a)
+    else:
+        _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
+        qkv = fp8_gemm_partial(x, x_scale, *w.qkv_a)
+    return split_qkv_a(
+        qkv,
+        w.q_norm,
+        w.kv_norm,
+        EPS,
+        step.angles.cos,
+        step.angles.sin,
+        step.positions,
+        step.cache,
+        step.slots,
+        squares=squares,
+        hidden=hidden.shape[1],
+    )
+
+
+def routed(weight: Quantised) -> Quantised:
+    """All but the shared expert, which is the last."""
+    return weight[0][:-1], weight[1][:-1]
+
+
+@lru_cache(maxsize=4)
+def shared_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which the shared expert runs beside the router."""
+    return torch.cuda.Stream(device)
+
+
+def route(normed: Tensor, w: LayerWeights, shared: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, weights and counts; with `shared` the last expert is among them for every token."""
     return project_gate(
         normed,
         w.router,
@@ -141,7 +203,7 @@ def route(normed: Tensor, w: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         top_k=TOP_K,
         norm_topk_prob=True,
         routed_scaling_factor=SCALING,
-        shared=1,
+        shared=shared,
     )
 
 

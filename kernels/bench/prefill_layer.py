@@ -1,4 +1,4 @@
-"""One whole MoE layer of a prefill from these kernels, without communication: multi-head attention over whole prompts."""
+"""One whole MoE layer of a prefill from these kernels, without communication, over whole prompts."""
 
 from dataclasses import dataclass
 
@@ -59,9 +59,7 @@ def prefill_layer(hidden: Tensor, w: LayerWeights, kv_b: Quantised, step: Prefil
     _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
     qkv = fp8_gemm(x, x_scale, *w.qkv_a)
     latent = hidden.new_empty((tokens, inputs.RANK + inputs.ROPE))
-    q, q_scale = split_qkv_a(
-        qkv, w.q_norm, w.kv_norm, EPS, cos, sin, step.positions, step.cache, step.slots, latent
-    )
+    q, q_scale = split_qkv_a(qkv, w.q_norm, w.kv_norm, EPS, cos, sin, step.positions, step.cache, step.slots, latent)
     queries = fp8_gemm(q, q_scale, *w.q_b).view(tokens, inputs.HEADS, -1)
     up = fp8_gemm(*quantize_per_token(latent[:, : inputs.RANK]), *kv_b).view(tokens, inputs.HEADS, -1)
     keys = assemble_heads(queries, up, latent[:, inputs.RANK :], cos, sin, step.positions)
@@ -73,7 +71,7 @@ def prefill_layer(hidden: Tensor, w: LayerWeights, kv_b: Quantised, step: Prefil
 
 def after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
     """Router, experts over rows copied next to each other, and combine."""
-    ids, weights, counts = route(normed, w)
+    ids, weights, counts = route(normed, w, shared=1)
     rows, sources, counts = sort_pairs(ids, w.experts + 1, CONTIGUOUS_ALIGN, counts)
     total = sources.shape[0]
     owners = row_experts(counts, total, CONTIGUOUS_ALIGN)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from common.errors import DependencyUnavailable, TandemError
 from common.rpc.worker_data import TransferSource
-from common.state.worker_leases import WorkerLeases, WorkerRecord
+from common.state.worker_leases import WorkerLeases
 from common.telemetry.logs import get_log
 from services.decode.reads import Reads
 
@@ -15,24 +15,27 @@ _LOOK_EVERY_S = 0.25
 
 
 async def keep_acquainted(leases: Callable[[], WorkerLeases], reads: Reads) -> None:
-    """Greet every prefill incarnation once, until cancelled."""
-    greeted: set[tuple[str, int]] = set()
+    """Greet every prefill incarnation once and part from the one it replaced, until cancelled."""
+    known: dict[str, TransferSource] = {}
     while True:
         try:
             listed = await leases().current()
         except DependencyUnavailable:  # whoever keeps this instance's lease says so
             listed = []
         for record in listed:
-            who = (record.instance, record.incarnation)
-            if record.role == "prefill" and who not in greeted and await _greet(record, reads):
-                greeted.add(who)
+            source = TransferSource(record.instance, record.address, record.incarnation)
+            before = known.get(record.instance)
+            if record.role == "prefill" and source != before and await _greet(source, reads):
+                known[record.instance] = source
+                if before is not None and before.incarnation != source.incarnation:
+                    reads.part(before)
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _greet(record: WorkerRecord, reads: Reads) -> bool:
+async def _greet(source: TransferSource, reads: Reads) -> bool:
     try:
-        await reads.acquaint(TransferSource(record.instance, record.address, record.incarnation))
+        await reads.acquaint(source)
     except TandemError as error:
-        log.info("prefill does not answer yet", instance=record.instance, why=error)
+        log.info("prefill does not answer yet", instance=source.instance, why=error)
         return False
     return True

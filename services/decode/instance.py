@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent, Failed, Preempted, Reserved, Tokens
 from common.engine.loop import EngineLoop
-from common.errors import Cancelled, Draining, Refused, TandemError
+from common.errors import Cancelled, Draining, DuplicateRequest, Refused, TandemError
 from common.request import Work
 from common.rpc.worker_data import (
     DecodeRequest,
@@ -89,7 +91,7 @@ class DecodeInstance:
 
         Raises:
             Draining, Refused: it is not taken here now.
-            InvalidInput: the instance can never serve it.
+            InvalidInput: the instance can never serve it; DuplicateRequest: it is here.
         """
         work = request.work
         if self._draining:
@@ -97,15 +99,19 @@ class DecodeInstance:
         outbox = self._outboxes.get(work.scheduler)
         if outbox is None:
             raise Refused(f"no Steps stream of {work.scheduler} is open here")
-        known = work.work_id in self._works
-        if not known:
-            self._works[work.work_id] = _Admitted(work, request.source, outbox)
+        if work.work_id in self._works:
+            raise DuplicateRequest("work_id", work.work_id, "is already here")
+        asked = self._engine.post(lambda engine: engine.admit(work))
+        self._works[work.work_id] = _Admitted(work, request.source, outbox)
+        # Who asks may give up in the meantime. The engine takes the work all the same, so its books must be kept.
+        return await asyncio.shield(asyncio.ensure_future(self._admitted(work, asked)))
+
+    async def _admitted(self, work: Work, asked: "Future[int]") -> int:
         try:
-            return await asyncio.wrap_future(self._engine.post(lambda engine: engine.admit(work)))
+            return await asyncio.wrap_future(asked)
         except TandemError as refusal:
             self._metrics.count_failure(refusal)
-            if not known:
-                self._works.pop(work.work_id, None)
+            self._works.pop(work.work_id, None)
             raise
 
     def cancel(self, work_id: str) -> asyncio.Future[bool]:
@@ -126,16 +132,16 @@ class DecodeInstance:
                 boxes[id(admitted.outbox)] = admitted.outbox
                 messages[id(admitted.outbox)].append(message)
         for key, outbox in boxes.items():
-            outbox.put(self._step, messages[key])
+            self._send(outbox, messages[key])
 
-    def joined(self, work_id: str, exposed_transfer_s: float) -> None:
-        """All latent of the work is here; its tokens come next."""
-        admitted = self._works.get(work_id)
+    def joined(self, work_id: str, exposed_transfer_s: float, *, over: bool) -> None:
+        """All latent of the work is here; its tokens come next, unless its first one was its last."""
+        admitted = self._works.pop(work_id, None) if over else self._works.get(work_id)
         if admitted is not None:
             self._metrics.transferred_bytes.inc(admitted.reading_blocks * self._block_bytes)
             admitted.reading_blocks = 0
             self._metrics.exposed_transfer_seconds.observe(exposed_transfer_s)
-            admitted.outbox.put(self._step, [WorkJoined(work_id, admitted.queue_s, exposed_transfer_s)])
+            self._send(admitted.outbox, [WorkJoined(work_id, admitted.queue_s, exposed_transfer_s)])
 
     def drain(self) -> None:
         """Take no new work; what is here goes on."""
@@ -149,6 +155,12 @@ class DecodeInstance:
         """End every stream, once nothing is left to send."""
         for outbox in self._outboxes.values():
             outbox.close()
+
+    def _send(self, outbox: Outbox, events: Sequence[WorkEvent]) -> None:
+        outbox.put(self._step, events)
+        if outbox.overflowed and self._outboxes.get(outbox.scheduler) is outbox:
+            # At once: its transport may never take what it has, and the stream would not end.
+            self._drop(outbox)
 
     def _message(self, admitted: _Admitted, event: DecodeEvent) -> WorkEvent | None:
         match event:
@@ -198,5 +210,6 @@ class DecodeInstance:
         left = [work_id for work_id, admitted in self._works.items() if admitted.outbox is outbox]
         if left:
             log.info("dropping a scheduler's work", scheduler=outbox.scheduler, works=len(left))
-        for work_id in left:
-            self.cancel(work_id)
+        with suppress(TandemError):  # an engine that has ended holds no work
+            for work_id in left:
+                self.cancel(work_id)

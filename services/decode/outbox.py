@@ -16,6 +16,9 @@ class Outbox:
         scheduler: whose stream it is.
         incarnation: the instance's, on every batch.
         limit_batches: how many may wait.
+
+    Attributes:
+        overflowed: the reader fell behind; nothing more is queued.
     """
 
     def __init__(self, scheduler: str, incarnation: int, limit_batches: int) -> None:
@@ -23,7 +26,7 @@ class Outbox:
         self._incarnation = incarnation
         self._limit_batches = limit_batches
         self._batches: asyncio.Queue[StepBatch | None] = asyncio.Queue()
-        self._overflowed = False
+        self.overflowed = False
         self._closed = False
         self._batches.put_nowait(StepBatch(incarnation, 0))
 
@@ -32,7 +35,7 @@ class Outbox:
         if self._closed:
             return
         if self._batches.qsize() >= self._limit_batches:
-            self._overflowed = True
+            self.overflowed = True
             self.close()
             return
         self._batches.put_nowait(StepBatch(self._incarnation, step, tuple(events)))
@@ -51,5 +54,5 @@ class Outbox:
         """
         while (batch := await self._batches.get()) is not None:
             yield batch
-        if self._overflowed:
+        if self.overflowed:
             raise Overloaded(f"{self.scheduler} is {self._limit_batches} steps behind", _RETRY_AFTER_S)

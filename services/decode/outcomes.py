@@ -26,7 +26,8 @@ class Outcomes:
     def landed(self, work_id: str, handoff: Handoff, exposed_transfer_s: float) -> None:
         # First the event loop: the work's tokens take the same way and must come after `joined`.
         if (instance := self._instance) is not None:
-            self._tell(lambda: instance.joined(work_id, exposed_transfer_s))
+            over = handoff.finish_reason is not None
+            self._tell(lambda: instance.joined(work_id, exposed_transfer_s, over=over))
         self._post(lambda engine: engine.landed(work_id, handoff))
         self._end(work_id, None)
 

@@ -23,7 +23,7 @@ from common.worker.describe import describe
 from common.worker.engine_shape import decode_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
-from common.worker.rank_main import RankContext, end_process, rank_main
+from common.worker.rank_main import RankContext, end_process, poll_s, rank_main
 from common.worker.rank_parts import RankParts
 from services.decode.acquaintance import keep_acquainted
 from services.decode.instance import DecodeInstance
@@ -41,7 +41,9 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     engine = DecodeEngine(
         decode_settings(config), parts.runner, BlockPool(config.decode.blocks), clock, parts.group.gate, root=parts.root
     )
-    loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine", at_end=parts.release_followers)
+    loop = EngineLoop(
+        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.release_followers
+    )
     health = Health()
     probes = probes_of(loop, health, context.worker.stalled_after_s)
     exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)

@@ -59,6 +59,7 @@ class Reads:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, asyncio.Future[TransferError | None]] = {}
+        self._given: set[str] = set()  # the reader knows of them
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -66,7 +67,7 @@ class Reads:
     def start(self, wanted: Wanted) -> None:
         task = asyncio.get_running_loop().create_task(self._read(wanted))
         self._tasks[wanted.work_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(wanted.work_id, None))
+        task.add_done_callback(lambda over: self._over(wanted.work_id, over))
 
     def abort(self, work_id: str) -> None:
         """The work has ended. The reader answers with `stopped`, or `on_unreadable` is told."""
@@ -92,6 +93,10 @@ class Reads:
                     self._reader.connect(source.instance, event)
                 return
 
+    def part(self, source: TransferSource) -> None:
+        """Another incarnation has taken the source's name; nothing of this one will be read again."""
+        self._reader.part(source.instance, source.incarnation)
+
     async def close(self) -> None:
         for task in list(self._tasks.values()):
             task.cancel()
@@ -103,14 +108,13 @@ class Reads:
         work_id = wanted.work_id
         outcome: asyncio.Future[TransferError | None] = asyncio.get_running_loop().create_future()
         self._outcomes[work_id] = outcome
-        given_to_reader = False
         try:
             async with self._stream(wanted.source, work_id, wanted.first_block) as stream:
                 events = stream.events()
                 hello = await anext(events)
                 if not isinstance(hello, TransferHello):
                     raise TransferError(f"{wanted.source.instance} did not begin with who it is")
-                given_to_reader = True
+                self._given.add(work_id)
                 self._reader.start(self._target(wanted, hello))
                 announcements = asyncio.ensure_future(self._forward(work_id, events))
                 ends: set[asyncio.Future[Any]] = {announcements, outcome}
@@ -122,18 +126,23 @@ class Reads:
                 await (stream.release() if error is None else stream.abort(str(error)))
         except TandemError as error:
             failure = _as_transfer_error(error)
-            if not given_to_reader:
+            if work_id not in self._given:
                 self._on_unreadable(work_id, failure)
             if isinstance(failure, PeerDisconnected):
                 self._reader.fence(wanted.source.instance, wanted.source.incarnation)
-        except asyncio.CancelledError:
-            if given_to_reader:
+        finally:
+            del self._outcomes[work_id]
+
+    def _over(self, work_id: str, task: "asyncio.Task[None]") -> None:
+        """Answer an abort. Here and not in the task, which may be cancelled before it runs a line of its own."""
+        self._tasks.pop(work_id, None)
+        given = work_id in self._given
+        self._given.discard(work_id)
+        if task.cancelled():
+            if given:
                 self._reader.abort(work_id)
             else:
                 self._on_unreadable(work_id, TransferError("the work ended before its transfer began"))
-            raise
-        finally:
-            del self._outcomes[work_id]
 
     async def _forward(self, work_id: str, events: AsyncIterator[TransferEvent]) -> None:
         async for event in events:

@@ -111,6 +111,7 @@ def _print_stats(answer: Answer) -> None:
         f"{usage.completion_tokens} generated, {usage.accepted_tokens} of {usage.drafted_tokens} drafts accepted, "
         f"first token after {answer.first_token_s * 1000:.0f} ms, {answer.total_s:.2f} s in all",
         highlight=False,
+        soft_wrap=True,
     )
     for part, seconds in answer.ledger.entries:
-        console.print(f"  {part:18} {seconds * 1000:10.1f} ms", highlight=False)
+        console.print(f"  {part:18} {seconds * 1000:10.1f} ms", highlight=False, soft_wrap=True)

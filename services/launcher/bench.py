@@ -161,7 +161,7 @@ async def _served_rate(address: str) -> float:
             ended_s.append(time.monotonic())
 
         begun: dict[tuple[int, ...], float] = {}
-        prompts = [tuple(draws.randrange(3, vocab_tokens) for _ in range(PROMPT_TOKENS)) for _ in range(CONCURRENCY)]
+        prompts = [_prompt(draws, vocab_tokens, PROMPT_TOKENS) for _ in range(CONCURRENCY)]
         await asyncio.gather(*(one(prompt) for prompt in prompts))
         begun_s = list(begun.values())
     first_s, last_s = max(begun_s), min(ended_s)
@@ -176,10 +176,15 @@ async def _exposed_shares(address: str) -> list[float]:
         vocab_tokens = (await client.model()).vocab_tokens
         for _ in range(LONG_PROMPTS):
             request = GenerateRequest(
-                token_ids=tuple(draws.randrange(3, vocab_tokens) for _ in range(LONG_PROMPT_TOKENS)),
+                token_ids=_prompt(draws, vocab_tokens, LONG_PROMPT_TOKENS),
                 sampling=SamplingOptions(temperature=0.0),
                 stopping=Stopping(max_tokens=8, ignore_eos=True),
             )
             answer = await ask(client, request, show=False)
             shares.append(dict(answer.ledger.entries).get("exposed_transfer", 0.0) / answer.first_token_s)
     return shares
+
+
+def _prompt(draws: random.Random, vocab_tokens: int, tokens: int) -> tuple[int, ...]:
+    """From the lower half of the vocabulary: ids of its padding have no token and are refused."""
+    return tuple(draws.randrange(3, vocab_tokens // 2) for _ in range(tokens))

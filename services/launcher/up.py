@@ -25,8 +25,10 @@ def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going:
     console = Console(stderr=True)
     config = load_cluster(file, settings)
     with running_cluster(config, run_dir, console) as cluster:
-        console.print(f"front door {cluster.schedulers[0]}, logs in {cluster.run.logs}", highlight=False)
-        console.print('try: tandem generate "In the beginning"', highlight=False)
+        console.print(
+            f"front door {cluster.schedulers[0]}, logs in {cluster.run.logs}", highlight=False, soft_wrap=True
+        )
+        console.print('try: tandem generate "In the beginning"', highlight=False, soft_wrap=True)
         _show(cluster, console, keep_going=keep_going)
 
 
@@ -37,7 +39,8 @@ def running_cluster(
     """A ready cluster, stopped in order at the end. Ctrl-C and SIGTERM end the block quietly, a second Ctrl-C kills."""
     run = RunDirectory.create(run_dir or runs_directory() / config.cluster)
     cluster = LocalCluster(config, run)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         cluster.start()
         _wait(cluster, console, start_timeout_s or config.decode.worker.start_timeout_s)
@@ -59,10 +62,10 @@ def _wait(cluster: LocalCluster, console: Console, timeout_s: float) -> None:
             status.update(f"{text} ({time.monotonic() - begun_s:.0f} s)")
             if not console.is_terminal and said[-1:] != [text]:
                 said.append(text)
-                console.print(text, highlight=False)
+                console.print(text, highlight=False, soft_wrap=True)
 
         cluster.wait_ready(timeout_s, on_wait)
-    console.print(f"ready after {time.monotonic() - begun_s:.1f} s", highlight=False)
+    console.print(f"ready after {time.monotonic() - begun_s:.1f} s", highlight=False, soft_wrap=True)
 
 
 def _show(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None:
@@ -81,7 +84,7 @@ def _show(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None:
             pools = cluster.ask(cluster.schedulers[0])
             line = pools_line(pools) if pools else f"{cluster.schedulers[0]} does not answer"
             if line != said:
-                console.print(line, highlight=False)
+                console.print(line, highlight=False, soft_wrap=True)
             said, due_s = line, time.monotonic() + _LINE_INTERVAL_S
         time.sleep(_TABLE_INTERVAL_S)
 
@@ -92,7 +95,7 @@ def _check(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None
     except ChildDied as died:
         if not keep_going:
             raise
-        console.print(str(died), style="red", highlight=False)
+        console.print(str(died), style="red", highlight=False, soft_wrap=True)
         del cluster.children[died.name]
 
 
@@ -103,4 +106,4 @@ def _stop(cluster: LocalCluster, console: Console) -> None:
         cluster.hurry()
         killed = cluster.stop()
     if killed:
-        console.print(f"killed after their grace: {', '.join(killed)}", style="red", highlight=False)
+        console.print(f"killed after their grace: {', '.join(killed)}", style="red", highlight=False, soft_wrap=True)

@@ -23,6 +23,7 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
         f"{explanation.request_id}: {explanation.outcome}, resumed {explanation.resumes} times, "
         f"{explanation.actual_cached_blocks} blocks cached ({explanation.predicted_cached_blocks} predicted)",
         highlight=False,
+        soft_wrap=True,
     )
     for placement in explanation.placements:
         console.print(_placement_table(placement))

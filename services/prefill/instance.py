@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from common.engine.events import BlocksReady, Failed, FirstToken, HandoffReady, PrefillEvent, Started
 from common.engine.loop import EngineLoop
@@ -60,7 +60,8 @@ class PrefillInstance:
         finally:
             self._runs.close(work.work_id)
             if not ended:
-                self.cancel(work.work_id)
+                with suppress(TandemError):  # an engine that has ended holds no work
+                    self.cancel(work.work_id)
 
     async def transfer(
         self, opening: TransferOpen, ended_by_reader: asyncio.Event
@@ -122,7 +123,8 @@ class PrefillInstance:
         for event in events:
             match event:
                 case Started():
-                    self._source.open(event.work_id, event.blocks)
+                    if self._runs.kept(event.work_id):  # else nobody reads it, and nothing would end the transfer
+                        self._source.open(event.work_id, event.blocks)
                     self._metrics.cached_tokens.inc(event.cached_tokens)
                     self._metrics.queue_seconds.observe(event.queue_s)
                     started = PrefillStarted(event.cached_tokens, event.queue_s, event.blocks)
@@ -164,8 +166,10 @@ class EngineLeases:
         self._runs = runs
 
     def release_lease(self, work_id: str) -> None:
-        self._engine.post(lambda engine: engine.release_lease(work_id))
+        with suppress(TandemError):  # an engine that has ended holds no lease
+            self._engine.post(lambda engine: engine.release_lease(work_id))
         self._runs.released(work_id)
 
     def renew_lease(self, work_id: str) -> None:
-        self._engine.post(lambda engine: engine.renew_lease(work_id))
+        with suppress(TandemError):
+            self._engine.post(lambda engine: engine.renew_lease(work_id))

@@ -20,7 +20,7 @@ from common.worker.describe import describe
 from common.worker.engine_shape import prefill_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
-from common.worker.rank_main import RankContext, end_process, rank_main
+from common.worker.rank_main import RankContext, end_process, poll_s, rank_main
 from common.worker.rank_parts import RankParts
 from services.prefill.instance import EngineLeases, PrefillInstance
 from services.prefill.runs import Runs
@@ -43,7 +43,9 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         incarnation=context.incarnation,
         early=channel.put,
     )
-    loop = EngineLoop(engine, channel.put, clock, name=f"{name} engine", at_end=parts.release_followers)
+    loop = EngineLoop(
+        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.release_followers
+    )
     health = Health()
     probes = probes_of(loop, health, context.worker.stalled_after_s)
     exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)

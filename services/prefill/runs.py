@@ -36,6 +36,11 @@ class Runs:
             raise DuplicateRequest("work.work_id", work_id, "is already here")
         self._runs[work_id] = _Run(keep_for_decode)
 
+    def kept(self, work_id: str) -> bool:
+        """Whether a reader is still to come for its blocks."""
+        run = self._runs.get(work_id)
+        return run is not None and run.kept
+
     def put(self, work_id: str, event: PrefillEvent) -> None:
         """Hand an event on. What nobody listens to any more is dropped."""
         run = self._runs.get(work_id)

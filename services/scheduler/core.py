@@ -101,8 +101,15 @@ class Core:
         )
 
     def cluster(self) -> ClusterInfo:
-        fleet, identity = self._with.around.fleet, self._with.work_ids.identity
-        return ClusterInfo(self._card.name, fleet.infos(), identity, len(self._live))
+        turns = self._with.turns
+        return ClusterInfo(
+            model=self._card.name,
+            instances=self._with.around.fleet.infos(),
+            scheduler=self._with.work_ids.identity,
+            live_requests=len(self._live),
+            waiting_requests=turns.waiting,
+            waiting_tokens=turns.waiting_tokens,
+        )
 
     def explain(self, request_id: str) -> Explanation:
         explanation = self._with.explained.get(request_id)
@@ -117,6 +124,8 @@ class Core:
         self._refuse_duplicate(request.request_id)
         valid = await self._validate(arrival)
         self._refuse_duplicate(valid.request_id)
+        if self._draining:  # meanwhile; whoever drains may have found nobody
+            raise Draining("this scheduler shuts down; ask another")
         budgets = [budget_s, None if valid.deadline_ms is None else valid.deadline_ms / 1000]
         deadlines = [start_s + budget for budget in budgets if budget is not None]
         journey = Journey(valid, self._with, start_s, min(deadlines, default=None))

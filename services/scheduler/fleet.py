@@ -121,6 +121,8 @@ class Fleet:
         known = self._instances.get(instance)
         if known is not None:
             known.bookings.close(work_id, self._clock.now_s())
+            if self._fresh(known) is None:  # the next report will know; until it comes own open work is all
+                known.bookings.forget_before(self._clock.now_s())
             self.changed()
 
     def observe_transfer(self, instance: str, exposed_s: float) -> None:
@@ -151,7 +153,7 @@ class Fleet:
         return [self._decode_state(one, one.description) for one in self.ready(DECODE) if one.description]
 
     def infos(self) -> tuple[InstanceInfo, ...]:
-        return tuple(_info(one) for one in self._instances.values())
+        return tuple(_info(one, self._clock.now_s()) for one in self._instances.values())
 
     def _fresh(self, one: Instance) -> float | None:
         fresh = self._clock.now_s() - one.load_s <= self._settings.membership.report_fresh_s
@@ -197,7 +199,7 @@ class Fleet:
         )
 
 
-def _info(one: Instance) -> InstanceInfo:
+def _info(one: Instance, now_s: float) -> InstanceInfo:
     load, described = one.load, one.description
     return InstanceInfo(
         instance=one.instance,
@@ -211,4 +213,9 @@ def _info(one: Instance) -> InstanceInfo:
         free_blocks=load.free_blocks if load else 0,
         total_blocks=described.total_blocks if described else 0,
         step_ms=load.step_s * 1000 if load else 0.0,
+        queued=load.queued if load else 0,
+        max_running=described.max_running if described else 0,
+        tokens_per_s=one.rate.tokens_per_s if one.role == PREFILL else 0.0,
+        busy=one.busy,
+        report_age_ms=round((now_s - one.load_s) * 1000) if load else -1,
     )

@@ -104,8 +104,10 @@ def _prompt(request: GenerateRequest, card: ModelCard, tokenizer: Tokenizer | No
         if not request.token_ids:
             raise InvalidInput("prompt.token_ids", "[]", "at least one token")
         _check_length(len(request.token_ids), card)
-        for i, token_id in enumerate(request.token_ids):
-            _check_token(f"prompt.token_ids[{i}]", token_id, card, tokenizer)
+        known = set(request.token_ids)
+        if not all(0 <= token_id < card.vocab_tokens and _has_token(token_id, tokenizer) for token_id in known):
+            for i, token_id in enumerate(request.token_ids):
+                _check_token(f"prompt.token_ids[{i}]", token_id, card, tokenizer)
         return request.token_ids
     if tokenizer is None:
         raise InvalidInput(f"prompt.{given[0]}", "text", "this model has no tokenizer; send token_ids")
@@ -113,6 +115,7 @@ def _prompt(request: GenerateRequest, card: ModelCard, tokenizer: Tokenizer | No
         if not request.text:
             raise InvalidInput("prompt.text", '""', "at least one character")
         _check_chars("prompt.text", len(request.text), card, tokenizer)
+        _check_text("prompt.text", request.text)
         token_ids = tokenizer.encode_text(request.text)
     else:
         chat = request.chat or ()
@@ -121,6 +124,7 @@ def _prompt(request: GenerateRequest, card: ModelCard, tokenizer: Tokenizer | No
         for i, message in enumerate(chat):
             if message.role not in ROLES:
                 raise InvalidInput(f"prompt.chat.messages[{i}].role", message.role, f"one of {', '.join(ROLES)}")
+            _check_text(f"prompt.chat.messages[{i}].content", message.content)
         _check_chars("prompt.chat", sum(len(message.content) for message in chat), card, tokenizer)
         token_ids = tokenizer.encode_chat(chat)
     if not token_ids:
@@ -147,11 +151,23 @@ def _check_chars(field: str, chars: int, card: ModelCard, tokenizer: Tokenizer) 
         )
 
 
+def _check_text(field: str, text: str) -> None:
+    """JSON can spell halves of characters, which have no UTF-8 and so no tokens."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, repr(text), f"a lone surrogate at character {error.start}") from error
+
+
 def _check_token(field: str, token_id: int, card: ModelCard, tokenizer: Tokenizer | None) -> None:
     if not 0 <= token_id < card.vocab_tokens:
         raise InvalidInput(field, token_id, f"0 to {card.vocab_tokens - 1}")
-    if tokenizer is not None and not tokenizer.has_token(token_id):
+    if not _has_token(token_id, tokenizer):
         raise InvalidInput(field, token_id, "in the vocabulary's padding: no token has this id")
+
+
+def _has_token(token_id: int, tokenizer: Tokenizer | None) -> bool:
+    return tokenizer is None or tokenizer.has_token(token_id)
 
 
 def _sampling(options: SamplingOptions, card: ModelCard, tokenizer: Tokenizer | None, fresh_seed: int) -> Sampling:
@@ -193,6 +209,7 @@ def _check_stopping(stopping: Stopping, card: ModelCard, tokenizer: Tokenizer | 
     for i, stop in enumerate(stopping.stop):
         if not 1 <= len(stop) <= MAX_STOP_CHARS:
             raise InvalidInput(f"stopping.stop[{i}]", stop, f"1 to {MAX_STOP_CHARS} characters")
+        _check_text(f"stopping.stop[{i}]", stop)
     if len(stopping.stop_token_ids) > MAX_STOP_IDS:
         raise InvalidInput("stopping.stop_token_ids", f"{len(stopping.stop_token_ids)} ids", f"at most {MAX_STOP_IDS}")
     for i, token_id in enumerate(stopping.stop_token_ids):

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from common.bus.connection import Bus
-from common.bus.messages import DrainNotice, LoadReport
+from common.bus.messages import DrainNotice, HoldNotice, LoadReport
 from common.bus.sequence_gate import SequenceGate
 from common.bus.subjects import Subjects
 from common.engine.events import EngineLoad
@@ -29,6 +29,7 @@ class Hearing:
         """
         await bus.subscribe(subjects.all_loads, LoadReport, self.hear_load)
         await bus.subscribe(subjects.all_drains, DrainNotice, self.hear_drain)
+        await bus.subscribe(subjects.all_holds, HoldNotice, self.hear_hold)
 
     def hear_load(self, report: LoadReport) -> None:
         known = self._fleet.get(report.instance)
@@ -41,6 +42,9 @@ class Hearing:
 
     def hear_drain(self, notice: DrainNotice) -> None:
         self._membership.drain(notice.instance, notice.incarnation)
+
+    def hear_hold(self, notice: HoldNotice) -> None:
+        self._membership.hold(notice.instance, notice.incarnation, notice.hold_s)
 
 
 def engine_load(report: LoadReport) -> EngineLoad | None:

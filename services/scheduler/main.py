@@ -17,6 +17,7 @@ from common.rpc.server import Health, build_server, start_server
 from common.telemetry.event_loop import answers_within
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
+from common.worker.tether import tether_to_parent
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.links import open_links
 from services.scheduler.model_card import read_model_card
@@ -78,11 +79,15 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="services.scheduler", description="One replica of the scheduler.")
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--replica", type=int, default=0)
+    parser.add_argument("--tethered", action="store_true", help="end when standard input ends")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     given = parser.parse_args(argv)
     configure_logs(f"scheduler-{given.replica}", form=given.log_format)
     try:
-        asyncio.run(serve(load_cluster(given.config), given.replica))
+        config = load_cluster(given.config)
+        if given.tethered:
+            tether_to_parent(config.scheduler.drain_timeout_s)
+        asyncio.run(serve(config, given.replica))
     except TandemError as error:
         log.error(str(error), error=error.__cause__)
         return 2

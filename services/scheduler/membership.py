@@ -38,6 +38,7 @@ class Membership:
         self._peers: dict[str, Peer] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._draining: set[tuple[str, int]] = set()  # (instance, incarnation), told by the bus
+        self._held_until_s: dict[tuple[str, int], float] = {}  # likewise
         self.leases_known = True
 
     def prefill(self, instance: str) -> PrefillPeer | None:
@@ -58,6 +59,14 @@ class Membership:
     def drain(self, instance: str, incarnation: int) -> None:
         """It said that it takes no new work."""
         self._draining.add((instance, incarnation))
+        self._rest(instance, incarnation)
+
+    def hold(self, instance: str, incarnation: int, hold_s: float) -> None:
+        """It shall get no new work for so long; without another hold it is then ready again."""
+        self._held_until_s[instance, incarnation] = self._clock.now_s() + hold_s
+        self._rest(instance, incarnation)
+
+    def _rest(self, instance: str, incarnation: int) -> None:
         known = self._fleet.get(instance)
         if known is not None and known.incarnation == incarnation and known.state is InstanceState.READY:
             self._fleet.set_state(instance, InstanceState.DRAINING)
@@ -137,6 +146,7 @@ class Membership:
         watcher.cancel()
         await asyncio.wait({watcher})
         self._fleet.remove(instance)
+        self._held_until_s = {key: until_s for key, until_s in self._held_until_s.items() if key[0] != instance}
         peer.fence("removed from the cluster")
         await peer.client.close()
 
@@ -186,7 +196,9 @@ class Membership:
         known = self._fleet.get(peer.known.instance)
         if known is None:
             return
-        drained = (known.instance, known.incarnation) in self._draining or peer.known.draining
+        identity = (known.instance, known.incarnation)
+        held = self._held_until_s.get(identity, 0.0) > self._clock.now_s()
+        drained = held or identity in self._draining or peer.known.draining
         connected = not isinstance(peer, DecodePeer) or peer.stream.incarnation == known.incarnation
         if not connected:
             self._fleet.set_state(known.instance, InstanceState.JOINING)

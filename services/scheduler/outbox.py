@@ -30,6 +30,8 @@ class Outbox:
         """
         before = self._deltas.get(delta.choice)
         self._deltas[delta.choice] = delta if before is None else _joined(before, delta)
+        if delta.usage is not None:  # the stream's last, also when what it is joined to was not
+            self._deltas.move_to_end(delta.choice)
         self._tokens += len(delta.token_ids)
         self._wake.set()
         if self._tokens > self._limit_tokens:

@@ -2,9 +2,10 @@
 
 import asyncio
 from dataclasses import dataclass
+from math import inf
 
 from common.clock import Clock
-from common.errors import Overloaded
+from common.errors import DeadlineExceeded, Overloaded
 from services.scheduler.admission import Backlog, admit, may_dispatch
 from services.scheduler.fair_queue import FairQueue
 from services.scheduler.fleet import Fleet
@@ -45,6 +46,11 @@ class Turns:
     def waiting(self) -> int:
         return len(self._queue)
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that wait, once a choice."""
+        return round(self._queue.waiting_cost)
+
     def waiting_of(self, tenant: str) -> float:
         """Waiting requests of one tenant, by weight."""
         return self._queue.count(tenant)
@@ -54,6 +60,7 @@ class Turns:
 
         Raises:
             Overloaded: shed on arrival, displaced by a tenant that waits less, or not reached in time.
+            DeadlineExceeded: its own time was shorter.
         """
         now_s = self._clock.now_s()
         budget_s = None if deadline_s is None else deadline_s - now_s
@@ -65,10 +72,12 @@ class Turns:
         self._queue.push(tenant, priority, tokens * choices, turn)
         self.pump()
         try:
-            async with asyncio.timeout(self._policy.max_wait_s):
+            async with asyncio.timeout(min(self._policy.max_wait_s, inf if budget_s is None else budget_s)):
                 await turn.granted
         except TimeoutError as error:
             self._abandon(tenant, turn)
+            if budget_s is not None and budget_s <= self._policy.max_wait_s:
+                raise DeadlineExceeded("the deadline passed before its turn came") from error
             missing = [role for role, one in (("prefill", prefill), ("decode", decode)) if not one]
             what = f"no {missing[0]} instance" if missing else "its turn did not come"
             raise Overloaded(f"{what} in {self._policy.max_wait_s:g} s", self._policy.retry_after_s) from error

@@ -88,8 +88,9 @@ def start_cluster(model: Path, name: str, settings: list[str]) -> RunningCluster
     return running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def clusters(model: Path) -> Iterator[Clusters]:
+    """Ends with the last test here, so that other tests have the machine for themselves."""
     every = Clusters(model)
     yield every
     every.stop()
@@ -108,6 +109,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(item, "callspec", None)
         return order.get(parameters.params.get("configuration", "pairs"), 0) if parameters is not None else 0
 
+    for item in items:
+        if Path(item.fspath).parent.name == "cluster":
+            item.add_marker(pytest.mark.timeout(900))
     here = [item for item in items if Path(item.fspath).parent.name == "cluster"]
     ordered = iter(sorted(here, key=place))
     items[:] = [next(ordered) if item in here else item for item in items]

@@ -22,7 +22,7 @@ def test_leaving_in_the_stream(pairs: RunningCluster, after_tokens: int) -> None
                     return
 
     asyncio.run(leave())
-    pairs.wait_idle(10)
+    pairs.wait_idle()
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4])
@@ -40,7 +40,7 @@ def test_cancel_by_id_at_any_time(pairs: RunningCluster, delay_s: float) -> None
                 await asked
 
     asyncio.run(cancel())
-    pairs.wait_idle(10)
+    pairs.wait_idle()
 
 
 def test_a_deadline_ends_the_request_on_both_sides(pairs: RunningCluster) -> None:
@@ -50,4 +50,4 @@ def test_a_deadline_ends_the_request_on_both_sides(pairs: RunningCluster) -> Non
                 await ask(client, greedy(LONG[:100], 900, deadline_ms=400))
 
     asyncio.run(late())
-    pairs.wait_idle(10)
+    pairs.wait_idle()

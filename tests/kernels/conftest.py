@@ -1,4 +1,4 @@
-"""Every kernel test runs twice in a kernel's life: here in Triton's CPU interpreter, and on a GPU where there is one."""
+"""Kernel tests run in Triton's CPU interpreter, and on a GPU where there is one."""
 
 import os
 

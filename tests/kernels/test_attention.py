@@ -3,9 +3,19 @@
 import pytest
 import torch
 
-from kernels import absorb, absorb_ref, latent, latent_ref, mla_prefill, mla_prefill_ref, prefill_heads, prefill_heads_ref
+from kernels import (
+    absorb,
+    absorb_ref,
+    latent,
+    latent_ref,
+    mla_prefill,
+    mla_prefill_ref,
+    prefill_heads,
+    prefill_heads_ref,
+)
 from kernels.errors import KernelArgumentError
 from kernels.mla_decode_ref import mla_decode
+from kernels.mla_decode_split import mla_decode_split
 from tests.kernels.closeness import assert_close, assert_quantised, poisoned, relative_error
 
 HEADS, RANK, NOPE, ROPE = 3, 256, 128, 16
@@ -35,8 +45,8 @@ def test_absorb_and_value(tokens, device, on_gpu):
     )
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-def test_split_qkv_a_writes_only_its_slots(splits, device):
+@pytest.mark.parametrize(("splits", "squared"), [(1, False), (3, False), (3, True)])
+def test_split_qkv_a_writes_only_its_slots(splits, squared, device):
     cos, sin = angles(device)
     tokens, q_lora = 5, 192
     positions = torch.randint(0, 50, (tokens,), device=device)
@@ -48,8 +58,9 @@ def test_split_qkv_a_writes_only_its_slots(splits, device):
     slots = torch.tensor([3, -1, 47, 8, 20], device=device)
     kept, expected_kept = (torch.empty(tokens, RANK + ROPE, device=device) for _ in range(2))
     args = (qkv, q_norm, kv_norm, 1e-6, cos, sin, positions)
-    out = latent.split_qkv_a(*args, pool[:, 1], slots, kept)
-    reference = latent_ref.split_qkv_a(*args, expected[:, 1], slots, expected_kept)
+    squares = torch.rand(splits, tokens, device=device) * 100 if squared else None
+    out = latent.split_qkv_a(*args, pool[:, 1], slots, kept, squares, 300)
+    reference = latent_ref.split_qkv_a(*args, expected[:, 1], slots, expected_kept, squares, 300)
     assert_quantised(out, reference, exact=False)
     assert torch.equal(pool.isnan(), expected.isnan())
     assert_close(pool.nan_to_num(), expected.nan_to_num())
@@ -120,4 +131,25 @@ def test_wrong_arguments_are_named(device):
         latent.append_latent(torch.zeros(2, 4, 8, device=device), torch.zeros(1, 7, device=device),
                              torch.zeros(1, dtype=torch.int64, device=device))  # fmt: skip
     with pytest.raises(KernelArgumentError, match="stop is"):
-        latent.gather_latent(torch.zeros(2, 4, 8, device=device), torch.zeros(1, dtype=torch.int32, device=device), 0, 5)
+        latent.gather_latent(
+            torch.zeros(2, 4, 8, device=device), torch.zeros(1, dtype=torch.int32, device=device), 0, 5
+        )
+
+
+@pytest.mark.parametrize(("requests", "query_len", "splits"), [(1, 1, 4), (2, 2, 3)])
+def test_decode_of_few_tokens(requests, query_len, splits, device, on_gpu):
+    kind = torch.bfloat16 if on_gpu else torch.float32
+    rank, rope, block_tokens = (512, 64, 64) if on_gpu else (16, 16, 16)
+    pool = poisoned(torch.empty(12, 2, block_tokens, rank + rope, device=device, dtype=kind))
+    total = torch.randint(query_len, 4 * block_tokens, (requests,), dtype=torch.int32)
+    tables = torch.randperm(12)[: requests * 4].view(requests, 4).to(torch.int32)
+    for table, tokens in zip(tables, total.tolist(), strict=True):
+        for i in range(tokens):
+            pool[table[i // block_tokens], 1, i % block_tokens] = torch.randn(rank + rope)
+    heads = 80 if on_gpu else 3
+    q = torch.randn(requests * query_len, heads, rank + rope, device=device).to(kind)
+    args = (pool[:, 1], tables.to(device), total.to(device))
+    out = mla_decode_split(q, *args, 0.1, query_len=query_len, splits=splits)
+    lens = torch.full((requests,), query_len)
+    reference = mla_decode(q[..., :rank], q[..., rank:], args[0], args[1], lens, args[2], 0.1)
+    assert_close(out, reference)

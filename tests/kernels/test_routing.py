@@ -7,12 +7,35 @@ from kernels import gate, gate_ref, permute, permute_ref
 from kernels.errors import KernelArgumentError
 from tests.kernels.closeness import assert_close
 
-V3 = {"scoring": "sigmoid", "n_group": 8, "topk_group": 4, "top_k": 8, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
-V2 = {"scoring": "softmax", "n_group": 4, "topk_group": 2, "top_k": 4, "norm_topk_prob": False, "routed_scaling_factor": 16.0}
-MIXTRAL = {"scoring": "softmax", "n_group": 1, "topk_group": 1, "top_k": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.0}
+V3 = {
+    "scoring": "sigmoid",
+    "n_group": 8,
+    "topk_group": 4,
+    "top_k": 8,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+}
+V2 = {
+    "scoring": "softmax",
+    "n_group": 4,
+    "topk_group": 2,
+    "top_k": 4,
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 16.0,
+}
+MIXTRAL = {
+    "scoring": "softmax",
+    "n_group": 1,
+    "topk_group": 1,
+    "top_k": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+}
 
 
-@pytest.mark.parametrize(("experts", "form", "biased"), [(256, V3, True), (32, V2, False), (12, MIXTRAL, False), (64, V3, True)])
+@pytest.mark.parametrize(
+    ("experts", "form", "biased"), [(256, V3, True), (32, V2, False), (12, MIXTRAL, False), (64, V3, True)]
+)
 def test_gate(experts, form, biased, device):
     logits = torch.randn(6, experts, device=device)
     bias = torch.randn(experts, device=device) * 0.1 if biased else None
@@ -62,8 +85,8 @@ def test_permute_and_back(tokens, experts, align, device):
     for token, slot in (rows >= 0).nonzero().tolist():
         assert torch.equal(out[rows[token, slot]], x[token])
     weights, extra = torch.rand(tokens, 3, device=device), torch.randn(tokens, 40, device=device)
-    back = permute.unpermute(reference, rows, weights, extra)
-    assert_close(back, permute_ref.unpermute(reference, rows, weights, extra))
+    back = permute.unpermute(reference, rows, weights, extra, extra)
+    assert_close(back, permute_ref.unpermute(reference, rows, weights, extra, extra))
     again = permute.sort_pairs(ids, experts, align, counts.clone())
     assert torch.equal(again[0], rows)
 

@@ -42,12 +42,13 @@ def test_a_summary_counts_successes_only_and_says_what_failed() -> None:
     records = [
         record((1.5, 2.5), (1, 10), prompt_tokens=100, cached_tokens=64, drafted_tokens=8, accepted_tokens=6),
         record((2.5, 2.6), (1, 1), scheduled_s=2.0, sent_s=2.0, prompt_tokens=50),
-        record((2.5,), (1,), scheduled_s=2.5, error="OVERLOADED"),
+        record((2.5,), (1,), scheduled_s=2.5, error="OVERLOADED", message="full"),
         record((), (), scheduled_s=3.0, sent_s=3.0, ended_s=4.0, error="CLIENT_TIMEOUT"),
     ]
     summary = summarize(records, Bounds(ttft_ms=600.0, tpot_ms=99.0))
     assert (summary.requests, summary.succeeded) == (4, 2)
     assert summary.errors == {"OVERLOADED": 1, "CLIENT_TIMEOUT": 1}
+    assert summary.examples == {"OVERLOADED": "full", "CLIENT_TIMEOUT": ""}
     assert (summary.prompt_tokens, summary.cached_tokens, summary.completion_tokens) == (150, 64, 13)
     assert summary.span_s == pytest.approx(3.0)
     assert summary.scheduled_rate_per_s == pytest.approx(1.5)

@@ -8,7 +8,7 @@ import pytest
 
 from common.bus.connection import connect_bus
 from common.bus.load_reporter import LoadReporter
-from common.bus.messages import CancelNotice, DrainNotice, LoadReport, decode, encode
+from common.bus.messages import CancelNotice, DrainNotice, HoldNotice, LoadReport, decode, encode
 from common.bus.sequence_gate import SequenceGate
 from common.bus.subjects import Subjects
 from common.errors import ConfigError, DependencyUnavailable, InvalidInput
@@ -120,6 +120,7 @@ def test_gate_lets_only_news_through():
 
 def test_message_with_unknown_fields_is_read_and_with_a_wrong_one_named():
     assert decode(DrainNotice, b'{"instance": "a", "incarnation": 3, "since": 1}') == DrainNotice("a", 3)
+    assert decode(HoldNotice, encode(HoldNotice("a", 3, 1.5))) == HoldNotice("a", 3, 1.5)
     with pytest.raises(InvalidInput) as raised:
         decode(LoadReport, b'{"instance": "a", "incarnation": 3, "sequence": 1, "load": {"queued": "x"}}')
     assert raised.value.field == "LoadReport.load.queued"

@@ -21,6 +21,7 @@ def make_pair() -> Iterator[MakePair]:
         decode_blocks: int = 64,
         context: int = 256,
         running: int = 8,
+        queued: int = 1024,
         step_tokens: int = 64,
         growth: int = 8,
         lease_s: float = 5.0,
@@ -32,6 +33,7 @@ def make_pair() -> Iterator[MakePair]:
                 context_tokens=context,
                 block_tokens=8,
                 max_running=running,
+                max_queued=queued,
                 max_step_tokens=step_tokens,
                 draft_tokens=drafts,
             )

@@ -14,6 +14,7 @@ from common.errors import (
     DuplicateRequest,
     InternalError,
     InvalidInput,
+    Overloaded,
     TransferTimeout,
 )
 from common.parallel.waits import run
@@ -273,6 +274,14 @@ def test_deadlines_end_work_in_each_phase(make_pair: MakePair) -> None:
     decode.engine.reader_stopped(landing.work_id)
 
 
+def test_a_full_queue_refuses(make_pair: MakePair) -> None:
+    decode = make(make_pair, queued=1)
+    decode.engine.admit(make_work(prompt(20), 4))
+    with pytest.raises(Overloaded, match="1 pieces of work wait"):
+        decode.engine.admit(make_work(prompt(20, 1), 4))
+    decode.engine.fail_all(Cancelled("the test is over"))
+
+
 def test_work_that_can_never_run_is_refused_naming_the_limit(make_pair: MakePair) -> None:
     decode = make(make_pair, decode_blocks=4, context=64)
     with pytest.raises(InvalidInput, match=r"max_tokens = 13: .* need 5 blocks of 8, this instance has 4"):
@@ -299,18 +308,21 @@ def test_a_batch_never_exceeds_its_bound(make_pair: MakePair) -> None:
         DecodeSettings(EngineShape(8, 64, max_running=3, max_step_tokens=8, draft_tokens=2))
 
 
-def test_the_next_turn_finds_prompt_and_answer_in_the_cache(make_pair: MakePair) -> None:
-    for drafts in (0, 2):
-        decode = make(make_pair, drafts=drafts)
-        first = make_work(prompt(20), 21)
-        decode.start(first)
-        decode.finish_all()
-        # 41 tokens are known and the last one's latent is not: 5 blocks.
-        turn = make_work((*first.token_ids, *decode.tokens[first.work_id], *prompt(9, 1)), 10)
-        decode.start(turn)
-        assert decode.reserved[turn.work_id].cached_blocks == 5
-        decode.finish_all()
-        assert decode.tokens[turn.work_id] == decode.model.greedy(turn.token_ids, 10)
+@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize(("answer", "cached"), [(20, 4), (21, 5)])
+def test_the_next_turn_finds_prompt_and_answer_in_the_cache(
+    make_pair: MakePair, drafts: int, answer: int, cached: int
+) -> None:
+    """The last token's latent was never computed: its block is not in the cache even if it is the block's last."""
+    decode = make(make_pair, drafts=drafts)
+    first = make_work(prompt(20), answer)
+    decode.start(first)
+    decode.finish_all()
+    turn = make_work((*first.token_ids, *decode.tokens[first.work_id], *prompt(9, 1)), 10)
+    decode.start(turn)
+    assert decode.reserved[turn.work_id].cached_blocks == cached
+    decode.finish_all()
+    assert decode.tokens[turn.work_id] == decode.model.greedy(turn.token_ids, 10)
 
 
 def test_shared_prefixes_are_not_written_and_not_copied_twice(make_pair: MakePair) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -84,6 +85,20 @@ def test_the_same_seed_gives_the_same_text_everywhere(make_pair: MakePair, sampl
                 texts.append(resumed.token_ids)
     assert all(text == texts[0] for text in texts)
     assert len(set(texts[0])) > 5
+
+
+def test_penalties_see_drafts_that_stand_before_a_position(make_pair: MakePair) -> None:
+    """Six tokens only, so that a token is often drawn right after itself."""
+    texts = []
+    for drafts in (0, 3):
+        pair = make_pair(ScriptedModel(vocab_size=6), drafts=drafts)
+        journeys = [
+            pair.submit(make_work([1, 2, i % 6], 60, sampling=replace(PENALIZED, frequency_penalty=0.05, seed=i)))
+            for i in range(8)
+        ]
+        pair.run()
+        texts.append([journey.token_ids for journey in journeys])
+    assert texts[0] == texts[1]
 
 
 class FewStates(ScriptedModel):

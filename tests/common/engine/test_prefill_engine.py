@@ -3,7 +3,15 @@
 import pytest
 
 from common.engine.events import BlocksReady, Failed, FirstToken, HandoffReady, Started
-from common.errors import Cancelled, DeadlineExceeded, DuplicateRequest, InternalError, InvalidInput, LeaseLost
+from common.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DuplicateRequest,
+    InternalError,
+    InvalidInput,
+    LeaseLost,
+    Overloaded,
+)
 from common.parallel.waits import run
 from common.request import FinishReason, Sampling
 from tests.fakes.engines import MakePair, Pair, make_work, prompt
@@ -80,7 +88,7 @@ def test_a_cached_prompt_still_computes_its_last_token(make_pair: MakePair, leng
         work = make_work(prompt(length), 5)
         pair.prefill.submit(work, True)
         events = []
-        while not any(isinstance(event, HandoffReady) for event in events):
+        for _ in range(5):
             events += step(pair)
         started = next(event for event in events if isinstance(event, Started))
         first = next(event for event in events if isinstance(event, FirstToken))
@@ -200,6 +208,17 @@ def test_work_that_can_never_run_is_refused_naming_the_limit(make_pair: MakePair
         pair.prefill.submit(make_work([1, 2, 3], 2, prompt_tokens=1), True)
     pair.prefill.submit(make_work(prompt(32), 5), False)
     assert any(isinstance(event, FirstToken) for event in until_idle(pair))
+
+
+def test_a_full_queue_refuses_and_takes_again(make_pair: MakePair) -> None:
+    pair = make_pair(running=1, queued=2)
+    for seed in range(2):
+        pair.prefill.submit(make_work(prompt(20, seed), 1), False)
+    with pytest.raises(Overloaded, match="2 pieces of work wait"):
+        pair.prefill.submit(make_work(prompt(20, 3), 1), False)
+    step(pair)
+    pair.prefill.submit(make_work(prompt(20, 4), 1), False)
+    assert len([event for event in until_idle(pair) if isinstance(event, FirstToken)]) == 3
 
 
 def test_an_id_is_known_until_its_lease_ends(make_pair: MakePair) -> None:

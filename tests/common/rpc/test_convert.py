@@ -154,7 +154,8 @@ def test_deltas():
 def test_information():
     model = ModelInfo("m", "f", 100, 4096, 64, 1, SAMPLING, True)
     assert convert_inference.model_from_wire(convert_inference.model_to_wire(model)) == model
-    cluster = ClusterInfo("m", (InstanceInfo("i", "decode", "g", "h:1", 2**63, "ready", 1, 2, 3, 4, 5.5),), "s", 6)
+    instance = InstanceInfo("i", "decode", "g", "h:1", 2**63, "ready", 1, 2, 3, 4, 5.5, 6, 7, 8.5, 0.25, -1)
+    cluster = ClusterInfo("m", (instance,), "s", 6, 7, 8)
     assert convert_inference.cluster_from_wire(convert_inference.cluster_to_wire(cluster)) == cluster
     placements = (Placement("prefill", "p0", (Candidate("p0", 0.5, {"queue_s": 0.5}),)),)
     explanation = Explanation("r", placements, Ledger((("other", 1.0),), 1.0), 2, "stop", 3, 4)

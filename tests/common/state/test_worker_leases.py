@@ -1,4 +1,5 @@
 import asyncio
+import json
 import time
 from dataclasses import replace
 
@@ -59,6 +60,26 @@ async def test_keeper_renews_says_changes_and_survives_a_wipe(leases, redis, key
     running.cancel()
     await asyncio.wait({running})
     await listed(leases, [])
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["", "[1]", "{}", '{"instance": "x-0"}', '{"instance": "x-0", "incarnation": 5}'],
+)
+async def test_a_record_that_cannot_be_read_hides_nobody_else(leases, redis, keys, caplog, told):
+    await leases.put(RECORD, ttl_s=60)
+    await redis.sadd(keys.workers, "x-0")
+    await redis.set(keys.worker_prefix + "x-0", told)
+    assert await leases.current() == [RECORD]
+    assert "unreadable" in caplog.text
+    await redis.delete(keys.worker_prefix + "x-0")
+
+
+async def test_a_later_versions_record_is_read_as_far_as_it_is_known(leases, redis, keys):
+    await leases.put(RECORD, ttl_s=60)
+    record = json.loads(await redis.get(keys.worker_prefix + "p-0"))
+    await redis.set(keys.worker_prefix + "p-0", json.dumps(record | {"rack": 7}))
+    assert await leases.current() == [RECORD]
 
 
 async def test_watch_tells_changes_only(leases):

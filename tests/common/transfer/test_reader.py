@@ -298,6 +298,21 @@ def test_stream_error_abort_and_close_end_transfers(source, start):
     assert not reader.alive
 
 
+def test_a_replaced_peers_agent_goes_and_one_in_use_stays(source, start):
+    destination = start()
+    destination.warm(source)
+    key = f"{source.name}@{source.hello.incarnation:x}"
+    hashes = names(9, 1)
+    destination.reader.start(target(source, "w", [0], hashes))
+    destination.reader.part(source.name, source.hello.incarnation)
+    destination.reader.announce("w", source.ready(range(1), [5], hashes))
+    destination.reader.handoff("w", HANDOFF)
+    assert destination.outcomes.next()[:2] == ("landed", "w")
+    destination.reader.part(source.name, source.hello.incarnation)
+    until(lambda: destination.reader._peers.agent(key) is None, "agent gone")
+    assert_idle(destination)
+
+
 def test_unequal_blocks_are_refused(source, start):
     destination = start(block_bytes=8 * KIB)
     destination.reader.start(target(source, "w", [0], []))

@@ -1,6 +1,10 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +45,18 @@ def test_port_in_use_is_refused(kind, tmp_path):
 def test_server_that_ends_at_once_is_told_with_its_own_words(tmp_path):
     with pytest.raises(DependencyUnavailable, match=r"ended with code 1: .*nonsense"):
         EmbeddedValkey().start(free_port(), tmp_path, ["--nonsense", "1"])
+
+
+def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from services.launcher.embedded import EmbeddedValkey, free_port\n"
+        "server = EmbeddedValkey()\nserver.start(free_port(), Path(sys.argv[1]))\n"
+        "print(server.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    server = Path(f"/proc/{int(done.stdout)}")
+    deadline_s = time.monotonic() + 10
+    while server.exists() and "(valkey-server) Z" not in (server / "stat").read_text():
+        assert time.monotonic() < deadline_s, "the server lives on"
+        time.sleep(0.01)

@@ -48,11 +48,32 @@ def test_reports_and_bookings_add_up(fleet, clock):
     assert fleet.prefill_states()[0].queued_tokens == 100
 
 
+def test_infos_say_seats_queue_and_the_age_of_what_they_say(fleet, clock):
+    assert [info.report_age_ms for info in fleet.infos()] == [-1, -1]
+    fleet.report("d", 7, LOAD)
+    clock.advance(1.5)
+    info = fleet.infos()[1]
+    assert (info.queued, info.running, info.max_running, info.report_age_ms) == (2, 3, 8, 1500)
+    assert info.busy > 0
+    assert fleet.infos()[0].tokens_per_s == SETTINGS.prefill_tokens_per_s
+
+
 def test_an_old_report_is_no_report(fleet, clock):
     fleet.report("p", 7, LOAD)
     clock.advance(10.0)
     fleet.book("p", "w", 30)
     assert fleet.prefill_states()[0].queued_tokens == 30
+
+
+def test_without_reports_nothing_is_kept_of_work_that_has_ended(fleet, clock):
+    fleet.report("p", 7, LOAD)
+    for number in range(100):
+        clock.advance(1.0)
+        fleet.book("p", f"w{number}", 30)
+        fleet.close("p", f"w{number}")
+    assert len(fleet.get("p").bookings.closed) <= 1 + SETTINGS.membership.report_fresh_s
+    fleet.report("p", 7, LOAD)
+    assert fleet.prefill_states()[0].queued_tokens == LOAD.queued_tokens
 
 
 def test_another_incarnation_is_not_heard(fleet):

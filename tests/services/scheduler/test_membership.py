@@ -108,6 +108,22 @@ async def test_a_draining_instance_finishes_and_gets_nothing_new():
         assert cluster.metric("tandem_request_resumes_total") == 0
 
 
+async def test_a_held_instance_gets_nothing_new_until_the_hold_ends():
+    async with FakeCluster(decodes=2) as cluster:
+        held = cluster.decodes["d0"]
+        hold_s = 2.0
+        begun_s = asyncio.get_running_loop().time()
+        cluster.replica.membership.hold("d0", held.incarnation, hold_s)
+        assert state(cluster, "d0") is InstanceState.DRAINING
+        for _ in range(3):
+            await cluster.ask(ask(max_tokens=3))
+        assert not held.seen
+        await until(lambda: state(cluster, "d0") is InstanceState.READY)
+        assert asyncio.get_running_loop().time() - begun_s >= hold_s
+        cluster.replica.membership.hold("d0", held.incarnation + 1, 60.0)  # of memory that is gone
+        assert state(cluster, "d0") is InstanceState.READY
+
+
 async def test_readiness_off_is_draining_too():
     async with FakeCluster(decodes=2) as cluster:
         await cluster.decodes["d0"].health.set(Probe.READINESS, serving=False)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from common.errors import Cancelled, Draining, Overloaded
+from common.errors import Cancelled, DeadlineExceeded, Draining, Overloaded
 from services.scheduler.settings import AdmissionPolicy
 from tests.fakes.cluster import FakeCluster, tokens_of, until, with_settings
 from tests.services.scheduler.requests import ask, right
@@ -87,6 +87,18 @@ async def test_without_decode_requests_wait_and_then_are_shed():
         await until(lambda: not cluster.replica.fleet.ready("decode"))
         with pytest.raises(Overloaded, match="no decode instance"):
             await cluster.ask(ask())
+        await cluster.idle()
+
+
+async def test_a_deadline_ends_the_wait_for_a_turn():
+    async with FakeCluster() as cluster:
+        await cluster.decodes["d0"].kill()
+        await until(lambda: not cluster.replica.fleet.ready("decode"))
+        start_s = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match="turn"):
+            async for _ in cluster.replica.core.generate(ask(deadline_ms=200)):
+                pass
+        assert time.monotonic() - start_s < 2.0
         await cluster.idle()
 
 

@@ -1,0 +1,5 @@
+"""`python -m kernels.bench`, where the command `tandem` is not installed."""
+
+from kernels.bench.cli import app
+
+app()

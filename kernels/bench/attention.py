@@ -1,0 +1,161 @@
+"""MLA decode over block-major pages, MLA prefill, and the products around them."""
+
+from collections.abc import Iterator
+
+import torch
+
+from kernels.absorb import absorb_query, project_value
+from kernels.bench import inputs
+from kernels.bench.record import Limits, Result, Work, result
+from kernels.bench.timing import time_us
+from kernels.mla_decode import FlashInferMla, FlashMla
+from kernels.mla_decode_split import MOST_TOKENS, mla_decode_split
+from kernels.mla_prefill import RaggedPrefill, attend_cudnn
+
+CACHED = 5000
+DECODE_TARGETS_US = {(128, 2): 520.0, (32, 2): 150.0}
+DECODE_SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1), (32, 1), (64, 1), (128, 1), (32, 2), (128, 2), (128, 4))
+PREFILL_TARGETS_TFLOPS = {4096: 630.0, 8192: 690.0}
+HEADS, RANK, ROPE = inputs.HEADS, inputs.RANK, inputs.ROPE
+
+
+def bench_decode(limits: Limits) -> Iterator[Result]:
+    blocks = 128 * -(-(CACHED + 4) // inputs.BLOCK_TOKENS)
+    cache = inputs.latent_pool(blocks)
+    for requests, query_len in (
+        (1, 1),
+        (2, 1),
+        (4, 1),
+        (8, 1),
+        (32, 1),
+        (64, 1),
+        (128, 1),
+        (32, 2),
+        (128, 2),
+        (128, 4),
+    ):
+        total = CACHED + query_len
+        tables = inputs.block_tables(requests, total, blocks)
+        lens = torch.full((requests,), total, dtype=torch.int32)
+        q = inputs.normal(requests, query_len, HEADS, RANK + ROPE)
+        flat = q.flatten(0, 1)
+        flops = 2.0 * requests * query_len * HEADS * total * (2 * RANK + ROPE)
+        work = Work(requests * total * (RANK + ROPE) * 2 + 2 * flat.numel() + 2 * flat.numel(), flops, fp8=False)
+        shape = {"requests": requests, "query": query_len, "cached": CACHED}
+        planned = FlashInferMla(inputs.device(), requests, tables.numel())
+        planned.plan(
+            tables, torch.full_like(lens, query_len), lens,
+            heads=HEADS, rank=RANK, rope=ROPE, block_tokens=inputs.BLOCK_TOKENS, sm_scale=inputs.SM_SCALE,
+        )  # fmt: skip
+        fa3 = time_us([lambda: planned.run(flat[..., :RANK], flat[..., RANK:], cache)], launches=4)
+        yield result("MLA decode", "flashinfer fa3", shape, fa3, work, limits)
+        flash, device_tables, device_lens = FlashMla(), tables.to(q.device), lens.to(q.device)
+        us = time_us([lambda: flash.run(q, cache, device_tables, device_lens, inputs.SM_SCALE)], launches=4)
+        yield result("MLA decode", "flashmla", shape, us, work, limits)
+        best = min(us, fa3)
+        if requests * query_len <= MOST_TOKENS:
+            ours = time_us(
+                [
+                    lambda: mla_decode_split(
+                        flat, cache, device_tables, device_lens, inputs.SM_SCALE, query_len=query_len
+                    )
+                ],
+                launches=4,
+            )
+            yield result("MLA decode", "split", shape, ours, work, limits)
+            best = min(best, ours)
+        yield result(
+            "MLA decode", "tandem", shape, best, work, limits,
+            target_us=DECODE_TARGETS_US.get((requests, query_len)), baseline={"flashinfer fa3": fa3, "flashmla": us},
+        )  # fmt: skip
+
+
+def bench_prefill(limits: Limits) -> Iterator[Result]:
+    for tokens, target in PREFILL_TARGETS_TFLOPS.items():
+        q, k = (inputs.normal(tokens, HEADS, inputs.NOPE + ROPE) for _ in range(2))
+        v = inputs.normal(tokens, HEADS, inputs.VALUE)
+        flops = float(tokens) * tokens * HEADS * (inputs.NOPE + ROPE + inputs.VALUE)
+        work = Work(2 * (q.numel() + k.numel() + 2 * v.numel()), flops, fp8=False)
+        ragged, lens = RaggedPrefill(inputs.device()), torch.tensor([tokens], dtype=torch.int32)
+        ragged.plan(
+            lens,
+            lens,
+            heads=HEADS,
+            key_width=q.shape[2],
+            value_width=inputs.VALUE,
+            sm_scale=inputs.SM_SCALE,
+            causal=True,
+        )
+        fa3 = time_us([lambda: ragged.run(q, k, v)], launches=4)
+        cudnn = time_us([lambda: attend_cudnn(q, k, v, inputs.SM_SCALE, causal=True)], launches=4)
+        shape = {"tokens": tokens}
+        yield result("MHA prefill 192/128", "cudnn", shape, cudnn, work, limits)
+        yield result(
+            "MHA prefill 192/128", "tandem", shape, fa3, work, limits,
+            target_us=round(flops / target / 1e6, 1), baseline={"flashinfer fa3": fa3, "cudnn": cudnn},
+        )  # fmt: skip
+
+
+def bench_crossover(limits: Limits) -> Iterator[Result]:
+    """One request of 1,024 new tokens over cached ones: absorbed on the pages against up-projected multi-head form.
+
+    The multi-head form also pays for gathering and up-projecting the context; both times include only attention here.
+    """
+    new = 1024
+    for cached in (0, 1024, 4096, 16384):
+        total = cached + new
+        blocks = -(-total // inputs.BLOCK_TOKENS)
+        cache = inputs.latent_pool(blocks, layers=1)
+        tables, lens = torch.arange(blocks, dtype=torch.int32)[None], torch.tensor([total], dtype=torch.int32)
+        queries = torch.tensor([new], dtype=torch.int32)
+        absorbed = inputs.normal(new, HEADS, RANK + ROPE)
+        pages = FlashInferMla(inputs.device(), 1, blocks)
+        pages.plan(
+            tables, queries, lens,
+            heads=HEADS, rank=RANK, rope=ROPE, block_tokens=inputs.BLOCK_TOKENS, sm_scale=inputs.SM_SCALE,
+        )  # fmt: skip
+        seen = new * (cached + (new + 1) / 2)
+        us = time_us([lambda: pages.run(absorbed[..., :RANK], absorbed[..., RANK:], cache)], launches=2, replays=5)
+        shape = {"new": new, "cached": cached}
+        work = Work(0, 2.0 * HEADS * seen * (2 * RANK + ROPE), fp8=False)
+        yield result("prefill over context", "absorbed fa3", shape, us, work, limits)
+        q, k = inputs.normal(new, HEADS, inputs.NOPE + ROPE), inputs.normal(total, HEADS, inputs.NOPE + ROPE)
+        v = inputs.normal(total, HEADS, inputs.VALUE)
+        ragged = RaggedPrefill(inputs.device())
+        ragged.plan(
+            queries, lens, heads=HEADS, key_width=q.shape[2], value_width=inputs.VALUE, sm_scale=inputs.SM_SCALE,
+            causal=True,
+        )  # fmt: skip
+        us = time_us([lambda: ragged.run(q, k, v)], launches=2, replays=5)
+        work = Work(0, 2.0 * HEADS * seen * (inputs.NOPE + ROPE + inputs.VALUE), fp8=False)
+        yield result("prefill over context", "multi-head fa3", shape, us, work, limits)
+
+
+def bench_absorb(limits: Limits) -> Iterator[Result]:
+    turn = inputs.angles(CACHED + 1)
+    scale = torch.rand((HEADS, RANK // 128), device=inputs.device()) + 0.5
+    k_bs = [inputs.weight(HEADS, RANK, inputs.NOPE)[0] for _ in range(24)]
+    v_bs = [inputs.weight(HEADS, inputs.VALUE, RANK)[0] for _ in range(24)]
+    for tokens in (1, 32, 128, 256):
+        q, attended = inputs.normal(tokens, HEADS, inputs.NOPE + ROPE), inputs.normal(tokens, HEADS, RANK)
+        positions = torch.full((tokens,), CACHED, device=inputs.device())
+        shape = {"tokens": tokens}
+        out_bytes = tokens * HEADS * (RANK + ROPE) * 2
+        flops = 2.0 * tokens * HEADS * RANK * 128
+        absorb_us = time_us([lambda w=w: absorb_query(q, w, scale, turn.cos, turn.sin, positions) for w in k_bs])  # type: ignore[misc]
+        value_us = time_us([lambda w=w: project_value(attended, w, scale) for w in v_bs])  # type: ignore[misc]
+        wide = [inputs.normal(HEADS, inputs.NOPE, RANK) for _ in range(8)]
+        heads_first = q[..., : inputs.NOPE].transpose(0, 1)
+        library = time_us([lambda w=w: torch.bmm(heads_first, w) for w in wide])  # type: ignore[misc]
+        yield result(
+            "query absorb product alone", "cublas bf16", shape, library, Work(2 * k_bs[0].numel() + out_bytes), limits
+        )
+        yield result(
+            "query absorb + rotation", "tandem", shape, absorb_us,
+            Work(k_bs[0].numel() + 2 * q.numel() + out_bytes, flops), limits,
+            baseline={"cublas bf16, product alone": library},
+        )  # fmt: skip
+        yield result(
+            "value projection + quantisation", "tandem", shape, value_us,
+            Work(v_bs[0].numel() + 2 * attended.numel() + tokens * HEADS * 128, flops), limits,
+        )  # fmt: skip

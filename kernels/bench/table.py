@@ -1,0 +1,71 @@
+"""The tables of kernels/README.md, from files of results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+START, STOP = "<!-- results: written by `tandem bench table` -->", "<!-- end of results -->"
+
+
+def tables(paths: list[Path]) -> str:
+    """Markdown: where and when, then every result with a target, then the rest."""
+    documents = [json.loads(path.read_text()) for path in paths]
+    rows = [row for document in documents for row in document["results"]]
+    first = documents[0]
+    versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items() if version != "absent")
+    limits = first["limits"]
+    commands = "; ".join(f"`{document['command']}`" for document in documents)
+    head = (
+        f"{first['machine']['name']}, {first['date']}, driver {first['machine']['driver_version']}, "
+        f"SM clock {first['machine']['clocks.sm']} at the end; "
+        f"{versions}.\n"
+        f"Limits measured in the same run: {limits['bytes_per_s'] / 1e12:.2f} TB/s, "
+        f"{limits['bf16_flops'] / 1e12:.0f} TFLOP/s bf16, {limits['fp8_flops'] / 1e12:.0f} TFLOP/s FP8 (cuBLAS).\n"
+        f"Commands: {commands}.\n"
+    )
+    aimed = [row for row in rows if row["target_us"]]
+    met = sum(row["us"] <= row["target_us"] for row in aimed)
+    text = f"{head}\nTargets met: {met} of {len(aimed)}.\n\n"
+    text += _table(
+        ["work", "shape", "us", "target", "met", "of the limit", "libraries in the same run (us)"],
+        [
+            [
+                row["op"], _shape(row), f"{row['us']:.1f}", f"{row['target_us']:.1f}",
+                "yes" if row["us"] <= row["target_us"] else "no", f"{row['fraction_of_limit']:.2f}", _baseline(row),
+            ]
+            for row in aimed
+        ],
+    )  # fmt: skip
+    text += "\nEverything else:\n\n"
+    return text + _table(
+        ["work", "backend", "shape", "us", "TFLOP/s", "GB/s", "of the limit", "libraries (us)"],
+        [
+            [
+                row["op"], row["backend"], _shape(row), f"{row['us']:.1f}", f"{row['tflops']:.0f}",
+                f"{row['gbps']:.0f}", f"{row['fraction_of_limit']:.2f}", _baseline(row),
+            ]
+            for row in rows
+            if not row["target_us"]
+        ],
+    )  # fmt: skip
+
+
+def rewrite(readme: Path, paths: list[Path]) -> None:
+    """Replace what stands between the marks of `readme`."""
+    text = readme.read_text()
+    before, rest = text.split(START)
+    after = rest.split(STOP)[1]
+    readme.write_text(f"{before}{START}\n\n{tables(paths)}\n{STOP}{after}")
+
+
+def _shape(row: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in row["shape"].items())
+
+
+def _baseline(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {us:.1f}" for name, us in row["baseline"].items())
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

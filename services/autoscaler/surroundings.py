@@ -1,0 +1,70 @@
+"""What the controller looks at and acts through, opened and closed in order."""
+
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from common.bus.connection import Bus, connect_bus
+from common.clock import Clock
+from common.config.cluster import EMBEDDED, ClusterConfig
+from common.errors import ConfigError
+from services.autoscaler.kubernetes_api import KubernetesApi, cluster_configuration
+from services.autoscaler.leader import Leadership
+from services.autoscaler.metrics import AutoscalerMetrics, autoscaler_metrics
+from services.autoscaler.observe import SchedulerWatch
+from services.autoscaler.pool_watch import PoolWatch
+from services.autoscaler.workloads import Workloads, workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    api: KubernetesApi
+    workloads: Workloads
+    picture: PoolWatch
+    schedulers: SchedulerWatch
+    bus: Bus
+    leadership: Leadership
+    metrics: AutoscalerMetrics
+    clock: Clock
+
+
+@asynccontextmanager
+async def open_surroundings(
+    config: ClusterConfig, namespace: str, clock: Clock, registry: CollectorRegistry
+) -> AsyncIterator[Surroundings]:
+    """
+    Raises:
+        ConfigError: no way to the API server, or the file does not say where NATS is.
+        DependencyUnavailable: NATS did not answer within its `start_timeout_s`.
+    """
+    own, place = config.autoscaler, config.scheduler
+    if config.nats.url == EMBEDDED:
+        raise ConfigError(f"nats.url = {config.nats.url}: the autoscaler needs the address")
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(4)}"
+    kind = workloads(own.group_controller)
+    api = KubernetesApi(cluster_configuration(), namespace, own.api_timeout_s)
+    bus = await connect_bus(config.nats.url, identity, config.nats.timeout_s, config.nats.start_timeout_s)
+    picture = PoolWatch(api, kind, own.selector, clock)
+    schedulers = SchedulerWatch(own.schedulers or (f"{place.host}:{place.port}",), own.api_timeout_s)
+    picture.start()
+    try:
+        yield Surroundings(
+            api=api,
+            workloads=kind,
+            picture=picture,
+            schedulers=schedulers,
+            bus=bus,
+            leadership=Leadership(api, identity, own, clock),
+            metrics=autoscaler_metrics(registry, config.model.name),
+            clock=clock,
+        )
+    finally:
+        await schedulers.close()
+        await bus.close()
+        picture.close()
+        api.close()

@@ -1,0 +1,110 @@
+"""What only a GPU can show: libraries behind our launchers, large pools, odd large shapes, bits that repeat."""
+
+import pytest
+import torch
+
+from kernels import latent, latent_ref, mla_decode, mla_prefill
+from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
+from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm, grouped_gemm_contiguous, grouped_gemm_masked
+from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
+from kernels.grouped_gemm import grouped_gemm
+from kernels.grouped_gemm_ref import grouped_gemm as grouped_reference
+from kernels.mla_decode_ref import mla_decode as decode_reference
+from kernels.mla_prefill_ref import mla_prefill as prefill_reference
+from kernels.permute import row_experts
+from kernels.tiles import scale_buffer
+from tests.kernels.closeness import assert_close, quantised, relative_error, weight
+
+pytestmark = pytest.mark.gpu
+HEADS, RANK, ROPE = 128, 512, 64
+
+
+@pytest.mark.parametrize("rows", [1, 33, 64, 130, 257])
+@pytest.mark.parametrize(("columns", "inner"), [(2112, 7168), (24576, 1536)])
+def test_dense_backends(rows, columns, inner, device):
+    x, w = quantised(rows, inner, device), weight(columns, inner, device=device)
+    reference = fp8_gemm_reference(*x, *w, out_dtype=torch.float32)
+    for out in (fp8_gemm(*x, *w), fp8_gemm_deepgemm(*x, *w)):
+        assert_close(out, reference, torch.bfloat16)
+    partial = fp8_gemm_partial(*x, *w)
+    assert_close(partial.float().sum(0) if partial.dim() == 3 else partial, reference, torch.bfloat16)
+    assert torch.equal(fp8_gemm(*x, *w), fp8_gemm(*x, *w))
+
+
+def test_grouped_backends_agree(device):
+    w, w_scale = weight(4, 512, 1024, device=device)
+    counts = torch.tensor([70, 0, 1, 200], dtype=torch.int32, device=device)
+    padded = (counts + 127) // 128 * 128
+    rows = int(padded.sum())
+    x, x_scale = quantised(rows, 1024, device)
+    reference = grouped_reference(x, x_scale, w, w_scale, counts, align=128, out_dtype=torch.float32)
+    owners = row_experts(counts, rows, 128)
+    live = owners >= 0
+    ours = grouped_gemm(x, x_scale, w, w_scale, counts, align=128)
+    assert_close(ours[live], reference[live], torch.bfloat16)
+    assert torch.equal(ours[live], grouped_gemm(x, x_scale, w, w_scale, counts, align=128)[live])
+    contiguous = grouped_gemm_contiguous(x, x_scale, w, w_scale, owners)
+    assert_close(contiguous[live], reference[live], torch.bfloat16)
+    masked_x = x.view(torch.uint8).new_zeros(4, 256, 1024).view(torch.float8_e4m3fn)
+    masked_scale = torch.ones(4, 8, 256, device=device).transpose(1, 2)
+    start = 0
+    for expert, count in enumerate(counts.tolist()):
+        masked_x[expert, :count] = x[start : start + count]
+        masked_scale[expert, :count] = x_scale[start : start + count]
+        start += -(-count // 128) * 128
+    masked = grouped_gemm_masked(masked_x, masked_scale, w, w_scale, counts, 64)
+    assert_close(torch.cat([masked[e, :c] for e, c in enumerate(counts.tolist())]), reference[live], torch.bfloat16)
+
+
+def test_latent_in_a_pool_past_2_32_elements(device):
+    blocks = 2000  # x 62 x 64 x 576 = 4.6e9 elements
+    pool = torch.empty(blocks, 62, 64, RANK + ROPE, dtype=torch.bfloat16, device=device)
+    view = pool[:, 61]
+    rows = torch.randn(5, RANK + ROPE, device=device).to(torch.bfloat16)
+    slots = torch.tensor([0, 955 * 64 + 1, 1999 * 64 + 63, -1, 1000 * 64], device=device)
+    latent.append_latent(view, rows, slots)
+    for i, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            assert torch.equal(view[slot // 64, slot % 64], rows[i])
+    table = torch.tensor([1999, 955], dtype=torch.int32, device=device)
+    view[1999].normal_()
+    view[955].normal_()
+    assert torch.equal(latent.gather_latent(view, table, 60, 128), latent_ref.gather_latent(view, table, 60, 128))
+
+
+@pytest.mark.parametrize(
+    ("query_lens", "total_lens"), [([1, 1, 1], [5, 64, 700]), ([2, 2], [130, 2]), ([4, 1], [65, 1])]
+)
+def test_mla_decode(query_lens, total_lens, device):
+    pool = torch.full((40, 3, 64, RANK + ROPE), float("nan"), dtype=torch.bfloat16, device=device)
+    view = pool[:, 1]
+    view.normal_()
+    requests = len(query_lens)
+    tables = torch.randperm(40)[: requests * 11].view(requests, 11).to(torch.int32)
+    lens, total = torch.tensor(query_lens, dtype=torch.int32), torch.tensor(total_lens, dtype=torch.int32)
+    q = torch.randn(int(lens.sum()), HEADS, RANK + ROPE, device=device).to(torch.bfloat16)
+    reference = decode_reference(q[..., :RANK], q[..., RANK:], view, tables.to(device), lens, total, 0.07)
+    out = mla_decode.mla_decode(q[..., :RANK], q[..., RANK:], view, tables.to(device), lens, total, 0.07)
+    assert_close(out, reference)
+    if len(set(query_lens)) == 1:
+        batched = q.view(requests, query_lens[0], HEADS, RANK + ROPE)
+        flash = mla_decode.FlashMla().run(batched, view, tables.to(device), total.to(device), 0.07)
+        assert_close(flash.flatten(0, 1), reference)
+
+
+def test_mla_prefill(device):
+    query_lens, key_lens = torch.tensor([70, 1, 130]), torch.tensor([200, 1, 130])
+    q = torch.randn(201, 8, 192, device=device).to(torch.bfloat16)
+    k, v = (torch.randn(331, 8, d, device=device).to(torch.bfloat16) for d in (192, 128))
+    out, lse = mla_prefill.mla_prefill(q, k, v, query_lens, key_lens, 0.07)
+    reference, reference_lse = prefill_reference(q, k, v, query_lens, key_lens, 0.07)
+    assert_close(out, reference)
+    torch.testing.assert_close(lse, reference_lse, rtol=1e-3, atol=1e-3)
+    one, one_lse = mla_prefill.attend_cudnn(q[71:], k[201:], v[201:], 0.07, causal=True)
+    assert relative_error(one, reference[71:]) < 6e-3
+    torch.testing.assert_close(one_lse, reference_lse[71:], rtol=1e-3, atol=1e-3)
+
+
+def test_scale_buffer_is_what_deepgemm_loads(device):
+    scale = scale_buffer(5, 4, device)
+    assert scale.stride() == (1, 8)

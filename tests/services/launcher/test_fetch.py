@@ -1,0 +1,109 @@
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError, DependencyUnavailable
+from services.launcher.fetch import TOKEN, read_sums, run_fetch
+
+WEIGHTS = bytes(range(256)) * 4096
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves `files` with byte ranges; the first `cut` answers end in the middle."""
+
+    files: dict[str, bytes]
+    asked: list[tuple[str, str, str]]
+    cut: int
+
+    def do_GET(self) -> None:
+        name = self.path.removeprefix("/model/")
+        span = self.headers.get("Range", "")
+        self.asked.append((name, span, self.headers.get("Authorization", "")))
+        if name not in self.files:
+            self.send_error(404)
+            return
+        first = int(span.removeprefix("bytes=").removesuffix("-")) if span else 0
+        body = self.files[name][first:]
+        if not body:
+            self.send_error(416)
+            return
+        self.send_response(206 if span else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if type(self).cut and name.endswith("safetensors"):
+            type(self).cut -= 1
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[type[Handler]]:
+    files = {"config.json": b"{}", "a.safetensors": WEIGHTS}
+    files["SHA256SUMS"] = "".join(
+        f"{hashlib.sha256(body).hexdigest()}  ./{name}\n" for name, body in files.items()
+    ).encode()
+    handler = type("Served", (Handler,), {"files": files, "asked": [], "cut": 0})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        handler.url = f"http://127.0.0.1:{httpd.server_port}/model"
+        yield handler
+        httpd.shutdown()
+        thread.join()
+
+
+def fetch(server: type[Handler], directory: Path, only: str = "*") -> None:
+    run_fetch(server.url, "SHA256SUMS", directory, only)  # type: ignore[attr-defined]
+
+
+def test_a_whole_directory_and_nothing_twice(server: type[Handler], tmp_path: Path) -> None:
+    fetch(server, tmp_path)
+    assert (tmp_path / "a.safetensors").read_bytes() == WEIGHTS
+    server.asked.clear()
+    fetch(server, tmp_path)
+    assert [name for name, *_ in server.asked] == ["SHA256SUMS"]
+
+
+def test_a_broken_transfer_is_continued_where_it_broke(server: type[Handler], tmp_path: Path) -> None:
+    server.cut = 2
+    fetch(server, tmp_path)
+    assert (tmp_path / "a.safetensors").read_bytes() == WEIGHTS
+    half, three_quarters = len(WEIGHTS) // 2, len(WEIGHTS) * 3 // 4
+    spans = [span for name, span, _ in server.asked if name == "a.safetensors"]
+    assert spans == ["", f"bytes={half}-", f"bytes={three_quarters}-"]
+
+
+def test_wrong_content_never_gets_the_name(server: type[Handler], tmp_path: Path) -> None:
+    server.files["a.safetensors"] = WEIGHTS[::-1]
+    with pytest.raises(DependencyUnavailable, match="SHA-256"):
+        fetch(server, tmp_path)
+    assert not (tmp_path / "a.safetensors").exists()
+
+
+def test_a_file_that_changed_here_is_fetched_again(server: type[Handler], tmp_path: Path) -> None:
+    fetch(server, tmp_path)
+    (tmp_path / "a.safetensors").write_bytes(b"damaged")
+    fetch(server, tmp_path)
+    assert (tmp_path / "a.safetensors").read_bytes() == WEIGHTS
+
+
+def test_only_some_files_with_a_token(server: type[Handler], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, "t1")
+    fetch(server, tmp_path, "*.json")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["config.json"]
+    assert {authorization for *_, authorization in server.asked} == {"Bearer t1"}
+    with pytest.raises(ConfigError, match="matches no file"):
+        fetch(server, tmp_path, "*.bin")
+
+
+@pytest.mark.parametrize("line", ["nonsense", f"{'0' * 64}  ../up", f"{'0' * 64}  /etc/passwd", f"{'0' * 63}  short"])
+def test_a_list_must_name_files_below_the_directory(line: str) -> None:
+    with pytest.raises(ConfigError, match="line 2"):
+        read_sums(f"{'0' * 64}  fine\n{line}\n", "SHA256SUMS")
