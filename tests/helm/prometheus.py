@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
+from services.autoscaler.metrics import autoscaler_metrics
 from tests.helm.chart import CHART, ROOT
 
 RULES = tuple(sorted((CHART / "files/rules").glob("*.yaml")))
 DASHBOARDS = tuple(sorted((CHART / "files/dashboards").glob("*.json")))
 _WORDS = {
     "absent", "and", "avg", "by", "clamp_min", "histogram_quantile", "increase", "label_replace", "label_values", "le",
-    "max", "or", "rate", "sum", "without",
+    "max", "min", "or", "rate", "sum", "without",
 }  # fmt: skip
 
 
@@ -53,6 +55,13 @@ def shown_metrics() -> dict[str, str]:
     for rule in rules():
         found |= {name: str(rule.get("alert") or rule["record"]) for name in names_in(rule["expr"])}
     return found
+
+
+def autoscaler_exports() -> set[str]:
+    """What the autoscaler's own registry exports; it cannot run without an API server."""
+    registry = CollectorRegistry()
+    autoscaler_metrics(registry, "any")
+    return set(re.findall(r"^(tandem_\w+)[{ ]", generate_latest(registry).decode(), re.MULTILINE))
 
 
 def promtool() -> str | None:
