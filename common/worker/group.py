@@ -1,6 +1,7 @@
 """How the ranks of one EP group meet: transport, exchange, lock-step, signs of life, and an end they agree on."""
 
 import sys
+import time
 from dataclasses import dataclass
 
 from common.clock import Clock
@@ -21,6 +22,7 @@ from common.parallel.wake_flag import StoreWakeFlag
 
 _GROUP = "ep"
 _NEVER = sys.maxsize
+_ARRIVAL_POLL_S = 0.05
 
 SCHEDULES = {
     "none": Schedule.NONE,
@@ -36,21 +38,31 @@ POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """One rank's ties to its group. `ending` is None for a group of one instance."""
+    """One rank's ties to its group. `ending` is None for a group of one instance, `arrival` for one of one rank."""
 
     topology: Topology
     all_to_all: AllToAll
     tensor_group: TensorGroup
     gate: StepGate
     ending: "GroupEnding | None" = None
+    arrival: "GroupArrival | None" = None
 
 
 def join_group(
-    place: RankPlace, *, experts: int, schedule: str, rendezvous: str, host: str, clock: Clock, silence_s: float
+    place: RankPlace,
+    *,
+    experts: int,
+    schedule: str,
+    rendezvous: str,
+    host: str,
+    clock: Clock,
+    meet_within_s: float,
+    silence_s: float,
 ) -> RankGroup:
     """Meet the other ranks, if there are any.
 
     Args:
+        meet_within_s: pods of a group start minutes apart; so long the first waits for the last.
         silence_s: a peer that is silent for longer, in a step or parked, is lost, and the group with it.
 
     Raises:
@@ -62,7 +74,9 @@ def join_group(
         (alone,) = InProcessTransport.group(1)
         gate = AloneGate(SCHEDULES[schedule])
         return RankGroup(topology, exchange(alone, placement), tensor_group(topology, alone), gate)
-    store = _meet(topology, rendezvous, silence_s)
+    store = _meet(topology, rendezvous, meet_within_s)
+    arrival = GroupArrival(store, topology.rank, topology.world, clock)
+    arrival.wait("met", meet_within_s)
     transport = GlooTransport(store, topology.rank, topology.world, name=_GROUP, host=host, timeout_s=silence_s)
     peers = ParkedPeers(StoreHeartbeats(store, _GROUP, topology.instance, topology.instances), clock, silence_s)
     return RankGroup(
@@ -71,6 +85,7 @@ def join_group(
         tensor_group(topology, transport),
         LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP), peers),
         GroupEnding(store, topology.instances) if topology.instances > 1 else None,
+        arrival,
     )
 
 
@@ -81,6 +96,36 @@ def _meet(topology: Topology, rendezvous: str, timeout_s: float) -> Store:
     if topology.rank == 0:
         return host_store(host, int(port), timeout_s=timeout_s)
     return connect_store(host, int(port), timeout_s=timeout_s)
+
+
+class GroupArrival:
+    """Points of the start that a rank passes only when all have reached them.
+
+    Nodes pull images and read weights at different speeds, minutes apart: no bound on silence holds before that.
+    """
+
+    def __init__(self, store: Store, rank: int, ranks: int, clock: Clock) -> None:
+        self._store = store
+        self._rank = rank
+        self._ranks = ranks
+        self._clock = clock
+
+    def wait(self, point: str, within_s: float) -> None:
+        """
+        Raises:
+            DependencyUnavailable: not all came, or the store is gone; says who is missing.
+        """
+        keys = [f"{_GROUP}/{point}/{rank}" for rank in range(self._ranks)]
+        deadline_s = self._clock.now_s() + within_s
+        try:
+            self._store.set(keys[self._rank], "1")
+            while not self._store.check(keys):
+                if self._clock.now_s() >= deadline_s:
+                    missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                    raise DependencyUnavailable(f"ranks {missing} of the group have not {point} within {within_s:g} s")
+                time.sleep(_ARRIVAL_POLL_S)
+        except RuntimeError as error:
+            raise DependencyUnavailable(f"the group's store is gone: {error}") from error
 
 
 class GroupEnding:

@@ -59,6 +59,7 @@ def build_rank(
         rendezvous=rendezvous,
         host=worker.host,
         clock=clock,
+        meet_within_s=worker.start_timeout_s,
         silence_s=worker.group_silence_s,
     )
     log.info("loading weights", path=path, rank=place.rank)
@@ -71,6 +72,8 @@ def build_rank(
         tensor_group=group.tensor_group,
     )
     pool = LatentPool(blocks, model.latent_layers, config.block_tokens, model.latent_width, dtype, device)
+    if group.arrival is not None:
+        group.arrival.wait("loaded", worker.start_timeout_s)
     undrawable = undrawable_ids(path, model.vocab_size)
     sampler = Sampler(None if undrawable is None else undrawable.to(device))
     runner = Runner(model, pool, group.tensor_group, sampler, config.draft_tokens)

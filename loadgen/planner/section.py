@@ -46,7 +46,8 @@ def _numeric(section: Section, column: int) -> bool:
 def rich_table(section: Section) -> Table:
     table = Table(title=section.title, title_justify="left", caption=section.note or None, caption_justify="left")
     for index, column in enumerate(section.columns):
-        table.add_column(column, justify="right" if _numeric(section, index) else "left")
+        # On a narrow terminal a number is folded, never cut.
+        table.add_column(column, justify="right" if _numeric(section, index) else "left", overflow="fold")
     for row in section.shown():
         # Cells are data: a field such as results[0].us is no markup.
         table.add_row(*(escape_markup(cell) for cell in row))

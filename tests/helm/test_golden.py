@@ -25,7 +25,7 @@ def normal(objects: list[Object]) -> str:
         if object_["kind"] in LEFT_OUT or "-dashboard-" in object_["metadata"]["name"]:
             continue
         if object_["kind"] == "Secret":
-            object_["data"] = {key: "(random)" for key in object_["data"]}
+            object_["data"] = dict.fromkeys(object_["data"], "(random)")
         kept.append(object_)
     kept.sort(key=lambda o: (o["kind"], o["metadata"]["name"]))
     text = yaml.safe_dump_all(kept, sort_keys=True, width=110)

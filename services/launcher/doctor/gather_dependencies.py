@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from redis.asyncio import Redis as RedisClient
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, ResponseError
 
 from common.config.cluster import EMBEDDED, ClusterConfig
@@ -22,7 +24,9 @@ async def gather_redis(config: ClusterConfig) -> tuple[Redis | None, list[Worker
     url, timeout_s = config.redis.url, max(config.redis.timeout_s, 2.0)
     if url == EMBEDDED:
         return None, []
-    client = RedisClient.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+    client = RedisClient.from_url(
+        url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
+    )
     try:
         before_s = time.time()
         seconds, micros = await client.time()
@@ -66,6 +70,7 @@ async def gather_nats(config: ClusterConfig) -> Nats | None:
             )
     except (NatsError, OSError, TimeoutError) as error:
         text = f"{_place(url)}: {error or type(error).__name__} {' '.join(said)}".strip()
+        await client.close()
         return Nats(error=text, refused="authorization" in text.lower())
     version = client.connected_server_version
     facts = Nats(version=f"{version.major}.{version.minor}.{version.patch}", max_payload_bytes=int(client.max_payload))
