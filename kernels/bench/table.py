@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-START, STOP = "<!-- results: written by `tandem bench table` -->", "<!-- end of results -->"
+START, STOP = "<!-- results: written by `python -m kernels.bench table` -->", "<!-- end of results -->"
 
 
 def tables(paths: list[Path]) -> str:
