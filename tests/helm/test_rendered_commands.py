@@ -24,7 +24,7 @@ from common.rpc.clients import InferenceClient
 from common.rpc.inference_data import GenerateRequest, SamplingOptions, Stopping
 from services.launcher.ports import free_ports
 from tests.helm.chart import ROOT, Chart, tandem_yaml
-from tests.helm.objects import Object, component, pods
+from tests.helm.objects import Object, component, containers, pods
 from tests.helm.prometheus import names_in, rules, shown_metrics
 
 ADDRESS = "127.0.0.1"
@@ -90,6 +90,16 @@ class Release:
         pod = Pod(container, process, log, {p["name"]: p["containerPort"] for p in container["ports"]})
         self.started[role] = pod
         return pod
+
+    def examine(self, role: str) -> "subprocess.CompletedProcess[str]":
+        """The doctor as it runs before a worker, or as the hook."""
+        template = next(t for _, t in pods(self.objects) if component(t) == ("doctor" if role == "scheduler" else role))
+        (container,) = (c for c in containers(template) if c["name"] == "doctor")
+        environment = self._environment(template, container)
+        assert container["command"][0] == "tandem"
+        arguments = [self._expanded(part, environment) for part in (*container["command"][1:], *container["args"])]
+        command = [sys.executable, "-m", "services.cli", *arguments]
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
     def _environment(self, template: Object, container: Object) -> dict[str, str]:
         labels = template["metadata"]["labels"] | {"apps.kubernetes.io/pod-index": "0"}
@@ -176,6 +186,13 @@ def test_a_request_goes_through(release: Release) -> None:
         return text
 
     assert asyncio.run(ask())
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("role", ["scheduler", "decode"])
+def test_the_doctor_has_nothing_against_it(release: Release, role: str) -> None:
+    done = release.examine(role)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.helm
