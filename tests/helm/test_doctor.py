@@ -39,10 +39,19 @@ def test_settings_are_values_of_the_chart(setting: str) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    (
-        "prefill.parallel.ep decode.parallel.tp decode.parallel.groups prefill.parallel.instances_per_pod "
-        "model.path model.dtype block_tokens draft_tokens context_tokens redis.url nats.url"
-    ).split(),
+    [
+        "prefill.parallel.ep",
+        "prefill.parallel.instances_per_pod",
+        "decode.parallel.tp",
+        "decode.parallel.groups",
+        "model.path",
+        "model.dtype",
+        "block_tokens",
+        "draft_tokens",
+        "context_tokens",
+        "redis.url",
+        "nats.url",
+    ],
 )
 def test_refused_fields_lead_to_values(field: str) -> None:
     assert_there(setting_of(field))
