@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm-test check fmt protos bench test-matrix test-faults clean
+.PHONY: help setup demo test helm-test check fmt protos bench bench-gpu test-matrix test-faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,11 @@ fmt: setup ## Format the code and apply safe fixes
 
 protos: setup ## Regenerate the gRPC stubs
 	$(BIN)/python protos/generate.py
+
+bench-gpu: ## On one H200: every kernel test, then every kernel and layer benchmark, as JSON (install the extra `gpu` first)
+	$(PYTHON) -m pytest tests/kernels
+	$(PYTHON) -m kernels.bench kernels --json kernels.json
+	$(PYTHON) -m kernels.bench layer --json layer.json
 
 bench: setup ## Measure the services on this machine and write JSON
 	$(BIN)/tandem bench services --json bench.json

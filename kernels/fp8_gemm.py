@@ -9,7 +9,7 @@ from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 # (N, K): the most rows at which the split-K kernel is ahead. Other shapes take DEFAULT_ROWS.
 SPLITK_ROWS: dict[tuple[int, int], int] = {(2112, 7168): 32, (24576, 1536): 128, (7168, 16384): 32}
 DEFAULT_ROWS = 32
-PARTIAL_ROWS = 64  # without the reduction the split-K kernel is ahead to here
+PARTIAL_ROWS = 32  # without the reduction the split-K kernel is ahead to here
 
 
 def fp8_gemm(

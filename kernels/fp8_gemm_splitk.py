@@ -13,6 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
+from kernels.arrival import arrival_counters
 from kernels.pdl import begin, launch_options
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least
 
@@ -229,19 +230,3 @@ def scale_descriptor(x_scale: Tensor, rows: int) -> TensorDescriptor:
     """TMA view [k blocks, tokens] of column-major activation scales, one k block of `rows` tokens a load."""
     tokens, blocks = x_scale.shape
     return TensorDescriptor(x_scale.T, [blocks, tokens], [x_scale.stride(1), 1], [1, rows])
-
-
-_counters: dict[tuple[torch.device, int], Tensor] = {}
-
-
-def arrival_counters(slots: int, device: torch.device) -> Tensor:
-    """Zeroed int32 counters, one set a stream; a kernel leaves them zero, and kernels of a stream follow each other.
-
-    Two graphs that run at once must have been captured on two streams.
-    """
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    known = _counters.get((device, stream))
-    if known is None or known.numel() < slots:
-        known = torch.zeros(max(slots, 4096), dtype=torch.int32, device=device)
-        _counters[device, stream] = known
-    return known

@@ -17,7 +17,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.fp8_gemm_splitk import arrival_counters, column_scale, scale_descriptor
+from kernels.arrival import arrival_counters
+from kernels.fp8_gemm_splitk import column_scale, scale_descriptor
 from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile, pow2_at_least, scale_buffer, sm_count

@@ -14,7 +14,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.fp8_gemm_splitk import arrival_counters
+from kernels.arrival import arrival_counters
 from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import BLOCK_K, Tile
@@ -68,16 +68,21 @@ def _qkv_a(
             tl.store(slot, 0)
 
 
-# The most rows a tile is for. Many splits make a program's chain of load, quantise and multiply short.
-TILES: tuple[tuple[int, Tile], ...] = (
-    (16, Tile(16, 64, splits=28, stages=2)),
+# The most rows a tile is for. Many splits make a program's chain of load, quantise and multiply short; who adds them in
+# the same launch can afford fewer.
+PARTIAL_TILES: tuple[tuple[int, Tile], ...] = (
+    (16, Tile(16, 128, splits=28, stages=2, warps=8)),
     (1 << 30, Tile(32, 64, splits=8, stages=2)),
+)
+TILES: tuple[tuple[int, Tile], ...] = (
+    (16, Tile(16, 64, splits=8, stages=3)),
+    (1 << 30, Tile(32, 64, splits=8, stages=3)),
 )
 
 
-def pick_tile(rows: int, columns: int, inner: int) -> Tile:
+def pick_tile(rows: int, inner: int, *, partial: bool) -> Tile:
     """The measured tile; no more splits than there are steps of K."""
-    tile = next(tile for limit, tile in TILES if rows <= limit)
+    tile = next(tile for limit, tile in (PARTIAL_TILES if partial else TILES) if rows <= limit)
     return replace(tile, splits=min(tile.splits, -(-inner // BLOCK_K)))
 
 
@@ -144,7 +149,7 @@ def _launch(
     for name, tensor in (("norm_weight", norm_weight), ("w", w), ("w_scale", w_scale)):
         check.same_device(name, tensor, x)
     check.multiple("x.shape[1]", inner, 16)
-    tile = tile or pick_tile(rows, columns, inner)
+    tile = tile or pick_tile(rows, inner, partial=not reduce)
     sums = x.new_empty((tile.splits, rows, columns), dtype=torch.float32)
     squares = x.new_empty((tile.splits, rows), dtype=torch.float32)
     out = x.new_empty((rows, columns), dtype=out_dtype) if reduce else sums

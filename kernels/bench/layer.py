@@ -20,7 +20,6 @@ from kernels.gate import project_gate
 from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm
 from kernels.latent import split_qkv_a
 from kernels.mla_decode import FlashMla
-from kernels.mla_decode_split import mla_decode_split
 from kernels.pdl import in_order
 from kernels.permute import sort_pairs, unpermute
 from kernels.qkv_a import qkv_a_partial
@@ -30,7 +29,6 @@ from kernels.silu_mul_quant import silu_mul_quant
 EPS = 1e-6
 TOP_K = 8
 SCALING = 2.5
-SPLIT_TOKENS = 0
 FUSED_NORM_ROWS = 16
 
 
@@ -110,18 +108,6 @@ def flash_mla(attention: FlashMla) -> Attend:
         return out.flatten(0, 1)
 
     return attend
-
-
-def few_tokens(q: Tensor, step: DecodeStep) -> Tensor:
-    """Attention for the smallest batches by our own kernel."""
-    return mla_decode_split(
-        q, step.cache, step.block_tables, step.total_lens, inputs.SM_SCALE, query_len=step.query_len
-    )
-
-
-def attention(tokens: int) -> Attend:
-    """The faster one for `tokens` query tokens."""
-    return few_tokens if tokens <= SPLIT_TOKENS else flash_mla(FlashMla())
 
 
 def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-START, STOP = "<!-- results: written by `tandem bench table` -->", "<!-- end of results -->"
+START, STOP = "<!-- results: written by `python -m kernels.bench table` -->", "<!-- end of results -->"
 
 
 def tables(paths: list[Path]) -> str:
@@ -31,7 +31,7 @@ def tables(paths: list[Path]) -> str:
         [
             [
                 row["op"], _shape(row), f"{row['us']:.1f}", f"{row['target_us']:.1f}",
-                "yes" if row["us"] <= row["target_us"] else "no", f"{row['fraction_of_limit']:.2f}", _baseline(row),
+                "yes" if row["us"] <= row["target_us"] else "no", _fraction(row), _baseline(row),
             ]
             for row in aimed
         ],
@@ -42,7 +42,7 @@ def tables(paths: list[Path]) -> str:
         [
             [
                 row["op"], row["backend"], _shape(row), f"{row['us']:.1f}", f"{row['tflops']:.0f}",
-                f"{row['gbps']:.0f}", f"{row['fraction_of_limit']:.2f}", _baseline(row),
+                f"{row['gbps']:.0f}", _fraction(row), _baseline(row),
             ]
             for row in rows
             if not row["target_us"]
@@ -56,6 +56,10 @@ def rewrite(readme: Path, paths: list[Path]) -> None:
     before, rest = text.split(START)
     after = rest.split(STOP)[1]
     readme.write_text(f"{before}{START}\n\n{tables(paths)}\n{STOP}{after}")
+
+
+def _fraction(row: dict[str, Any]) -> str:
+    return f"{row['fraction_of_limit']:.2f}" if row["fraction_of_limit"] else ""
 
 
 def _shape(row: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -14,11 +15,23 @@ TOKENS = 100
 OUT_WITHIN_S = 10.0
 
 
+def clear_seeds(oracle: Oracle, length: int, tokens: int, count: int) -> list[int]:
+    """Seeds of prompts whose every greedy choice is clear: a tie is not a test."""
+    found: list[int] = []
+    seed = 500
+    while len(found) < count:
+        with suppress(AssertionError):
+            oracle.greedy(prompt(seed, length), tokens)
+            found.append(seed)
+        seed += 1
+    return found
+
+
 @pytest.mark.parametrize("role", ["decode", "prefill"])
 def test_a_stopped_worker_is_left_and_comes_back(pairs: RunningCluster, oracle: Oracle, role: str) -> None:
-    seeds = range(500, 504)
     tokens = TOKENS if role == "decode" else 8
     length = 90 if role == "decode" else 600  # a prefill is stopped while it computes
+    seeds = clear_seeds(oracle, length, tokens, 4)
 
     async def scenario() -> None:
         async with pairs.client() as client:

@@ -1,0 +1,66 @@
+"""The doctor and the chart speak of the same values, and no preset as it is rendered raises an alarm."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from services.launcher.doctor.config_fault import setting_of
+from services.launcher.doctor.diagnose import diagnose
+from tests.helm.chart import CHART, PRESETS, ROOT, Chart
+from tests.helm.test_presets import POD, config_of
+from tests.services.launcher.doctor.healthy import GIB, healthy
+from tests.services.launcher.doctor.healthy import PRESETS as HEALTHY
+from tests.services.launcher.doctor.test_diagnose import SEEDED
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "scheduler"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_rendered_preset_raises_an_alarm(helm4: Chart, preset: str, role: str) -> None:
+    config = config_of(helm4.objects(preset))
+    facts = healthy(preset if preset in HEALTHY else "h200-single-node", role)  # type: ignore[arg-type]
+    facts = replace(facts, config=config, node=replace(facts.node, addresses=frozenset({POD["POD_IP"]})))
+    if config.model.device == "cpu":
+        bundled = json.loads((ROOT / "models" / "tandem-bard" / "config.json").read_text())
+        node = replace(facts.node, gpus=(), hcas=(), rdma_device=False, memory_bytes=3 * GIB, shm_bytes=256 << 20)
+        facts = replace(facts, node=node, model=replace(facts.model, config=bundled), peers=())
+    assert diagnose(facts) == []
+
+
+@pytest.mark.parametrize("setting", sorted({setting for _, setting, _ in SEEDED}))
+def test_settings_are_values_of_the_chart(setting: str) -> None:
+    if not setting.startswith("node: "):
+        assert_there(setting)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "prefill.parallel.ep",
+        "prefill.parallel.instances_per_pod",
+        "decode.parallel.tp",
+        "decode.parallel.groups",
+        "model.path",
+        "model.dtype",
+        "block_tokens",
+        "draft_tokens",
+        "context_tokens",
+        "redis.url",
+        "nats.url",
+    ],
+)
+def test_refused_fields_lead_to_values(field: str) -> None:
+    assert_there(setting_of(field))
+
+
+def assert_there(setting: str) -> None:
+    found = VALUES
+    for name in setting.split("."):
+        assert isinstance(found, dict), setting
+        assert name in found, f"{setting}: values.yaml has no {name}"
+        found = found[name]
+    assert re.fullmatch(r"[A-Za-z.]+", setting)
