@@ -101,7 +101,7 @@ def test_other_services_take_their_flags(local: list[Object], name: str, module:
 def test_the_autoscaler_takes_its_flags(everything: list[Object]) -> None:
     _, container = worker(everything, "autoscaler")
     given = {argument for argument in container["args"] if argument.startswith("--")}
-    assert given == {"--config", "--namespace"}
+    assert given == {"--config", "--namespace", "--log-format"}
     assert given <= flags_of(ROOT / "services/autoscaler/main.py")
     assert container["args"][3] == NAMESPACE
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
