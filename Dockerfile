@@ -14,8 +14,8 @@ ARG TORCH=torch==2.13.0
 FROM ${CPU_BASE} AS cpu
 ARG TORCH
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-RUN python -m venv /opt/tandem
-ENV PATH=/opt/tandem/bin:$PATH
+RUN python -m venv /srv/venv
+ENV PATH=/srv/venv/bin:$PATH
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md ./
 COPY kernels kernels
@@ -36,8 +36,8 @@ ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3.12 python3.12-venv python3.12-dev g++ libibverbs1 librdmacm1 ibverbs-providers \
     && rm -rf /var/lib/apt/lists/*
-RUN python3.12 -m venv /opt/tandem
-ENV PATH=/opt/tandem/bin:$PATH CUDA_HOME=/usr/local/cuda
+RUN python3.12 -m venv /srv/venv
+ENV PATH=/srv/venv/bin:$PATH CUDA_HOME=/usr/local/cuda
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md ./
 COPY kernels kernels
