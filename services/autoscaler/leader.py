@@ -69,7 +69,7 @@ class Leadership:
         except ObjectMissing:
             self._take(None, sent_s)
             return
-        spec = lease["spec"]
+        spec = lease.get("spec") or {}
         record = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if record != self._seen.record:
             self._seen = _Seen(record, sent_s)
@@ -87,13 +87,13 @@ class Leadership:
                 return
             self._held_until_s = float("-inf")
             lease = self._api.get(LEASES, self._config.lease_name)
-            if lease["spec"].get("holderIdentity") == self._identity:
+            if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
                 lease["spec"]["holderIdentity"] = ""
                 self._api.replace(LEASES, self._config.lease_name, lease)
 
     def _take(self, lease: Object | None, sent_s: float) -> None:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        before = lease["spec"] if lease else {}
+        before = (lease or {}).get("spec") or {}
         ours = before.get("holderIdentity") == self._identity
         changes = int(before.get("leaseTransitions") or 0) + (0 if ours or lease is None else 1)
         spec = {
