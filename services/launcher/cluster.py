@@ -34,6 +34,7 @@ class LocalCluster:
         self.children: dict[str, Child] = {}
         self._plans: dict[str, ProcessPlan] = {}
         self._hurry = False
+        self._ready = False  # once: before, nobody has anything to drain
         self._valkey: EmbeddedValkey | None = None
         self._nats: EmbeddedNats | None = None
 
@@ -101,6 +102,7 @@ class LocalCluster:
             if time.monotonic() > deadline_s:
                 raise DependencyUnavailable(f"not ready after {timeout_s:.0f} s, waiting for {', '.join(missing)}")
             time.sleep(_POLL_S)
+        self._ready = True
 
     def ask(self, address: str) -> ClusterInfo | None:
         """The pools as one scheduler sees them; None when it does not answer."""
@@ -122,7 +124,8 @@ class LocalCluster:
                 self.children[name].signal(signal.SIGTERM)
             begun_s = time.monotonic()
             for name in names:
-                grace_s = 0.0 if self._hurry else self._plans[name].drain_timeout_s + _GRACE_S
+                drain_s = self._plans[name].drain_timeout_s if self._ready else 0.0
+                grace_s = 0.0 if self._hurry else drain_s + _GRACE_S
                 if not self.children[name].end(begun_s + grace_s):
                     killed.append(name)
         for server in (self._nats, self._valkey):
