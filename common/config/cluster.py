@@ -4,13 +4,23 @@ A port of 0 means any free one: the launcher writes the numbers it found into th
 """
 
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from common.config.autoscaler import AutoscalerConfig
 from common.config.section import Section
 
 EMBEDDED = "embedded"
+
+
+def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    url = urlsplit(text)
+    try:
+        port = url.port
+    except ValueError:  # no number
+        return False
+    return url.scheme in schemes and port != 0
 
 
 class ModelConfig(Section):
@@ -117,12 +127,26 @@ class RedisConfig(Section):
     start_timeout_s: float = Field(default=60.0, gt=0)  # how long a process waits for it at its start
     worker_lease_s: float = Field(default=6.0, gt=0)  # membership; renewed at a third of it
 
+    @field_validator("url")
+    @classmethod
+    def _reachable(cls, url: str) -> str:
+        if url != EMBEDDED and not _is_url(url, ("redis", "rediss", "unix")):
+            raise ValueError("must be embedded or redis://, rediss:// or unix:// (not shown: it may hold a password)")
+        return url
+
 
 class NatsConfig(Section):
     url: str = EMBEDDED  # or nats://host:port
     timeout_s: float = Field(default=1.0, gt=0)
     start_timeout_s: float = Field(default=60.0, gt=0)
     load_interval_s: float = Field(default=0.25, gt=0)  # between load reports
+
+    @field_validator("url")
+    @classmethod
+    def _reachable(cls, url: str) -> str:
+        if url != EMBEDDED and not all(_is_url(one.strip(), ("nats", "tls", "ws", "wss")) for one in url.split(",")):
+            raise ValueError("must be embedded or nats://, tls://, ws:// or wss:// (not shown: it may hold a password)")
+        return url
 
 
 class ClusterConfig(Section):

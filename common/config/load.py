@@ -32,10 +32,9 @@ def load_cluster(path: Path, settings: Iterable[str] = ()) -> ClusterConfig:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text in UTF-8: {error}") from error
+    document = _yaml(text, str(path))
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: holds {type(document).__name__}, not a mapping of fields")
     for setting in settings:
@@ -100,7 +99,14 @@ def _apply(document: dict[str, Any], setting: str) -> None:
         if not isinstance(below, dict):
             raise ConfigError(f"setting {setting!r}: {name} is a value, not a section")
         target = below
-    target[leaf] = yaml.safe_load(text)
+    target[leaf] = _yaml(text, f"setting {setting!r}")
+
+
+def _yaml(text: str, source: str) -> Any:  # noqa: ANN401
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
 
 
 def _fault(fault: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """A process of the cluster: started with a log of its own, watched, and ended in two steps."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -8,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import TandemError
+
+_ERROR_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} (error|critical) ")
 
 
 class ChildDied(TandemError):
@@ -55,7 +58,11 @@ class Child:
             raise ChildDied(self.name, code, self.last_lines())
 
     def last_lines(self, count: int = 12) -> list[str]:
-        return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
+        """The end of its log; earlier, from the last error on, where a traceback would push that out of sight."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [i for i, line in enumerate(lines) if _ERROR_LINE.match(line)]
+        first = min([max(0, len(lines) - count), *errors[-1:]])
+        return lines[first : first + count]
 
     def signal(self, number: signal.Signals) -> None:
         if self.running():

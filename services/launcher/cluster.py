@@ -12,7 +12,7 @@ from common.errors import DependencyUnavailable, TandemError
 from common.rpc.inference_data import ClusterInfo
 from services.launcher.child import Child
 from services.launcher.embedded import EmbeddedNats, EmbeddedValkey
-from services.launcher.ports import free_ports
+from services.launcher.ports import free_ports, require_free
 from services.launcher.processes import ProcessPlan, instance_names, pod_plans, resolve, scheduler_plans
 from services.launcher.run_directory import Endpoint, RunDirectory
 from services.launcher.status import cluster_of
@@ -34,6 +34,7 @@ class LocalCluster:
         self.children: dict[str, Child] = {}
         self._plans: dict[str, ProcessPlan] = {}
         self._hurry = False
+        self._ready = False  # once: before, nobody has anything to drain
         self._valkey: EmbeddedValkey | None = None
         self._nats: EmbeddedNats | None = None
 
@@ -43,13 +44,19 @@ class LocalCluster:
         return tuple(f"{scheduler.host}:{scheduler.port + i}" for i in range(scheduler.replicas))
 
     def start(self) -> Endpoint:
-        """Start every process; returns before they are ready."""
+        """Start every process; returns before they are ready.
+
+        Raises:
+            ConfigError: a scheduler's port is taken.
+        """
+        scheduler = self.config.scheduler
+        for field in ("port", "http_port", "metrics_port"):
+            require_free(f"scheduler.{field}", scheduler.host, getattr(scheduler, field), scheduler.replicas)
         self._start_embedded()
         self.run.config.write_text(dump_cluster(self.config), encoding="utf-8")
         plans = [*scheduler_plans(self.config, self.run.config), *pod_plans(self.config, self.run.config, free_ports)]
         for plan in plans:
             self._start_process(plan)
-        scheduler = self.config.scheduler
         endpoint = Endpoint(
             cluster=self.config.cluster,
             model=self.config.model.name,
@@ -101,6 +108,8 @@ class LocalCluster:
             if time.monotonic() > deadline_s:
                 raise DependencyUnavailable(f"not ready after {timeout_s:.0f} s, waiting for {', '.join(missing)}")
             time.sleep(_POLL_S)
+        self.check()
+        self._ready = True
 
     def ask(self, address: str) -> ClusterInfo | None:
         """The pools as one scheduler sees them; None when it does not answer."""
@@ -122,7 +131,8 @@ class LocalCluster:
                 self.children[name].signal(signal.SIGTERM)
             begun_s = time.monotonic()
             for name in names:
-                grace_s = 0.0 if self._hurry else self._plans[name].drain_timeout_s + _GRACE_S
+                drain_s = self._plans[name].drain_timeout_s if self._ready else 0.0
+                grace_s = 0.0 if self._hurry else drain_s + _GRACE_S
                 if not self.children[name].end(begun_s + grace_s):
                     killed.append(name)
         for server in (self._nats, self._valkey):

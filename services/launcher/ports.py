@@ -3,7 +3,7 @@
 import socket
 from contextlib import ExitStack
 
-from common.errors import DependencyUnavailable
+from common.errors import ConfigError, DependencyUnavailable
 
 _ATTEMPTS = 100
 
@@ -23,3 +23,17 @@ def free_ports(count: int, host: str = "127.0.0.1") -> int:
                 continue
             return first
     raise DependencyUnavailable(f"no {count} consecutive free ports on {host} in {_ATTEMPTS} attempts")
+
+
+def require_free(field: str, host: str, first: int, count: int) -> None:
+    """Whoever answers at a port that is taken would be believed to be ours.
+
+    Raises:
+        ConfigError: one of the `count` ports from `first` on cannot be listened on; names `field` and port.
+    """
+    for port in range(first, first + count):
+        try:
+            socket.create_server((host, port)).close()
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "at most 65535"
+            raise ConfigError(f"{field} = {first}: cannot listen on {host}:{port}: {reason}") from error

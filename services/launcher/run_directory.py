@@ -42,15 +42,18 @@ class RunDirectory:
         """Make the directory, empty of an earlier run's logs.
 
         Raises:
-            ConfigError: a live cluster is using it.
+            ConfigError: a live cluster is using it, or it cannot be made or written.
         """
         run = cls(path)
-        if (endpoint := run.live_endpoint()) is not None:
-            raise ConfigError(f"{path}: in use by cluster {endpoint.cluster}, process {endpoint.pid}")
-        run.logs.mkdir(parents=True, exist_ok=True)
-        for log in run.logs.glob("*.log"):
-            log.unlink()
-        run.remove_endpoint()
+        try:
+            if (endpoint := run.live_endpoint()) is not None:
+                raise ConfigError(f"{path}: in use by cluster {endpoint.cluster}, process {endpoint.pid}")
+            run.logs.mkdir(parents=True, exist_ok=True)
+            for log in run.logs.glob("*.log"):
+                log.unlink()
+            run.remove_endpoint()
+        except OSError as error:
+            raise ConfigError(f"run directory {path}: cannot be used: {error.strerror}") from error
         return run
 
     @property

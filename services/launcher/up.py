@@ -28,7 +28,8 @@ def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going:
         console.print(
             f"front door {cluster.schedulers[0]}, logs in {cluster.run.logs}", highlight=False, soft_wrap=True
         )
-        console.print('try: tandem generate "In the beginning"', highlight=False, soft_wrap=True)
+        at = "" if run_dir is None else f" --at {cluster.schedulers[0]}"  # clients look under the default directory
+        console.print(f'try: tandem generate "In the beginning"{at}', highlight=False, soft_wrap=True)
         _show(cluster, console, keep_going=keep_going)
 
 
@@ -36,17 +37,25 @@ def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going:
 def running_cluster(
     config: ClusterConfig, run_dir: Path | None, console: Console, start_timeout_s: float | None = None
 ) -> Iterator[LocalCluster]:
-    """A ready cluster, stopped in order at the end. Ctrl-C and SIGTERM end the block quietly, a second Ctrl-C kills."""
+    """A ready cluster, stopped in order at the end. Ctrl-C and SIGTERM end the block quietly, a second Ctrl-C kills.
+
+    Raises:
+        SystemExit: Ctrl-C or SIGTERM came before it was ready, so there is no block to end.
+    """
     run = RunDirectory.create(run_dir or runs_directory() / config.cluster)
     cluster = LocalCluster(config, run)
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
         signal.signal(number, signal.default_int_handler)
+    ready = False
     try:
         cluster.start()
         _wait(cluster, console, start_timeout_s or config.decode.worker.start_timeout_s)
+        ready = True
         yield cluster
     except KeyboardInterrupt:
         console.print("stopping")
+        if not ready:
+            raise SystemExit(130) from None
     finally:
         _stop(cluster, console)
 

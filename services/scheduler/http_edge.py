@@ -144,8 +144,10 @@ async def _body(http: web.Request) -> Mapping[str, Any]:
         body = json.loads(await http.text())
     except web.HTTPRequestEntityTooLarge as error:
         raise InvalidInput("body", "too large", f"at most {MAX_MESSAGE_BYTES} bytes") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of too many digits and objects nested too deep
         raise InvalidInput("body", str(error), "must be JSON") from error
+    except LookupError as error:
+        raise InvalidInput("Content-Type", http.headers.get("Content-Type", ""), "a known charset") from error
     if not isinstance(body, dict):
         raise InvalidInput("body", type(body).__name__, "must be an object")
     return body

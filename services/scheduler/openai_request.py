@@ -138,14 +138,15 @@ def _message(index: int, message: object) -> ChatMessage:
     if not isinstance(message, dict):
         raise InvalidInput(field, message, "an object with role and content")
     role = message.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise InvalidInput(f"{field}.role", role, f"one of {', '.join(_ROLES)}")
     content = message.get("content")
     if isinstance(content, str):
         return ChatMessage(_ROLES[role], content)
     if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        if len(texts) == len(content) and all(isinstance(text, str) for text in texts):
+        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        texts = [text for text in parts if isinstance(text, str)]
+        if len(texts) == len(content):
             return ChatMessage(_ROLES[role], "".join(texts))
     raise InvalidInput(f"{field}.content", content, "a text or a list of text parts")
 
@@ -165,7 +166,10 @@ def _get(body: Mapping[str, Any], name: str, kind: type) -> Any:  # noqa: ANN401
     if value is None:
         return None
     if kind is float and _is_int(value):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise InvalidInput(name, value, "must fit a float") from error
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InvalidInput(name, value, f"must be {kind.__name__}")
     return value
@@ -178,7 +182,7 @@ def _is_int(value: object) -> bool:
 def _bias(bias: Mapping[str, Any]) -> dict[int, float]:
     try:
         return {int(token): float(value) for token, value in bias.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput("logit_bias", bias, "token ids to numbers") from error
 
 

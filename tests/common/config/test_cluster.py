@@ -132,3 +132,39 @@ def test_a_reference_within_a_value_is_text() -> None:
     assert with_environment({"a": {"b": ["x${HOME}", "${1}"]}}, {"HOME": "/root"}, "it") == {
         "a": {"b": ["x${HOME}", "${1}"]}
     }
+
+
+@pytest.mark.parametrize(("raw", "named"), [(b"a: [1", "not YAML"), (b"\xff\xfe", "not a text in UTF-8")])
+def test_a_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path, raw: bytes, named: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_bytes(raw)
+    with pytest.raises(ConfigError, match=named) as refused:
+        load_cluster(file)
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_setting_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"setting 'block_tokens=\[1': not YAML"):
+        load_cluster(write(tmp_path, {"model": MODEL}), ["block_tokens=[1"])
+
+
+@pytest.mark.parametrize(
+    ("section", "url", "fine"),
+    [
+        ("redis", "embedded", True),
+        ("redis", "rediss://user:secret@host:6379/0", True),
+        ("redis", "hello", False),
+        ("redis", "redis://host:secret", False),
+        ("nats", "nats://a:4222,nats://b:4222", True),
+        ("nats", "host:4222", False),
+    ],
+)
+def test_urls_are_checked_before_a_process_needs_them_and_never_shown(section: str, url: str, fine: bool) -> None:
+    document = {"model": MODEL, section: {"url": url}}
+    if fine:
+        parse_cluster(document, "test")
+        return
+    with pytest.raises(ConfigError, match=rf"test: {section}.url: must be embedded or") as refused:
+        parse_cluster(document, "test")
+    assert url not in str(refused.value)

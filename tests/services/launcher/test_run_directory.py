@@ -41,3 +41,9 @@ def test_a_directory_in_use_is_refused_and_an_old_one_is_cleared(tmp_path: Path)
     run.write_endpoint(replace(ENDPOINT, pid=ended_pid()))
     (run.logs / "old.log").write_text("x")
     assert not list(RunDirectory.create(tmp_path).logs.iterdir())
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="file: cannot be used: Not a directory"):
+        RunDirectory.create(tmp_path / "file")

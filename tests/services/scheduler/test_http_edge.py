@@ -88,6 +88,10 @@ BAD = [
     ({"messages": []}, 400, "prompt.chat.messages"),
     ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content"),
+    ({"messages": [{"role": ["user"], "content": "x"}]}, 400, "messages[0].role"),
+    (CHAT | {"temperature": 10**400}, 400, "temperature"),
+    (CHAT | {"logit_bias": {"1": 10**400}}, 400, "logit_bias"),
     (CHAT | {"model": "gpt"}, 404, "model"),
     (CHAT | {"temperature": 3}, 400, "sampling.temperature"),
     (CHAT | {"temperature": "hot"}, 400, "temperature"),
@@ -112,6 +116,24 @@ async def test_errors_are_openais():
             assert response.status == 400
         async with session.post("/v1/chat/completions", json=CHAT) as response:
             assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("raw", "content_type", "param"),
+    [
+        (b"{", "application/json", "body"),
+        (b"\xff", "application/json", "body"),
+        (b"[" * 100_000, "application/json", "body"),
+        (b'{"max_tokens": ' + b"9" * 5000 + b"}", "application/json", "body"),
+        (b"{}", "application/json; charset=none-such", "Content-Type"),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_the_clients_fault(raw, content_type, param):
+    async with edge() as (_, session):
+        headers = {"Content-Type": content_type}
+        async with session.post("/v1/completions", data=raw, headers=headers) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["param"] == param
 
 
 async def test_shedding_says_when_to_retry():
