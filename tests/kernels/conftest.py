@@ -1,12 +1,7 @@
 """Kernel tests run in Triton's CPU interpreter, and on a GPU where there is one."""
 
-import os
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

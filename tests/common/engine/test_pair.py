@@ -125,7 +125,9 @@ def test_draws_follow_the_models_distribution_with_and_without_drafts(make_pair:
     """D5: 2,000 tails of 10 tokens at temperature 0.7 against the softmax itself."""
     vocab = 12
     model = FewStates(vocab_size=vocab, spread=5.0)
-    pair = make_pair(model, drafts=drafts, running=64, step_tokens=256, prefill_blocks=400, decode_blocks=400)
+    pair = make_pair(
+        model, drafts=drafts, running=64, step_tokens=256, prefill_blocks=400, decode_blocks=400, queued=2000
+    )
     journeys = [
         pair.submit(make_work([1, 2, 3], 10, sampling=Sampling(temperature=0.7, seed=10_000 * drafts + i)))
         for i in range(2000)

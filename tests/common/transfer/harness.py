@@ -31,6 +31,11 @@ PATIENCE_S = 30.0
 HANDOFF = Handoff(GeneratedToken(position=7, token_id=3), draft_token_ids=(4,))
 
 
+def _thread_state(thread: Path) -> str:
+    """T is stopped, as proc(5) has it: the field after the name in parentheses."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def until(condition, what: str, within_s: float = PATIENCE_S) -> None:
     """Wait for a condition with a deadline."""
     give_up_s = time.monotonic() + within_s
@@ -74,7 +79,10 @@ class Source:
         return announced
 
     def stop(self) -> None:
+        """Returns once every thread stands still: until then one could answer a read."""
         os.kill(self.process.pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+        until(lambda: all(_thread_state(thread) == "T" for thread in threads.iterdir()), "stopped threads")
 
     def resume(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)

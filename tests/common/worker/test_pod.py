@@ -18,7 +18,7 @@ sys.exit(run_pod(ranks, float(seconds)))
 SLEEPS = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-print(os.environ["RANK"], os.getpid(), flush=True)
+os.write(1, f"{os.environ['RANK']} {os.getpid()}\\n".encode())  # in one piece: the ranks share the pipe
 time.sleep(60)
 """
 TETHERED = "from common.worker.tether import tether_to_parent\ntether_to_parent(5.0)\n" + SLEEPS
