@@ -1,4 +1,4 @@
-"""What holds for every test. Triton chooses its interpreter when it is first imported, by whichever test that may be."""
+"""What holds for every test. Triton chooses its interpreter when it is first imported, by whichever test that is."""
 
 import os
 from pathlib import Path

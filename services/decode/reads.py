@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from common.errors import PeerDisconnected, TandemError, TransferError
+from common.errors import PeerDisconnected, TandemError, TransferError, TransferTimeout
 from common.request import Compatibility, Handoff, TransferHello
 from common.rpc.channel import open_channel
 from common.rpc.convert_transfer import TransferEvent, TransferOpen
@@ -16,6 +16,8 @@ from common.rpc.transfer_client import TransferStream
 from common.rpc.worker_data import TransferSource
 from common.transfer.reader import TransferReader
 from common.transfer.target import TransferTarget
+
+_HELLO_WITHIN_S = 10.0  # a source greets from its event loop, however busy its engine is
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,20 @@ class Reads:
         reader: TransferReader,
         timeout_s: float,
         on_unreadable: Callable[[str, TransferError], None],
+        *,
+        hello_within_s: float = _HELLO_WITHIN_S,
     ) -> None:
         """
         Args:
             timeout_s: from its start to its last block, prefill's computing included.
             on_unreadable: told of a transfer that failed before the reader knew of it.
+            hello_within_s: a source that has not said who it is by then has stopped.
         """
         self._instance = instance
         self._compatibility = compatibility
         self._reader = reader
         self._timeout_s = timeout_s
+        self._hello_within_s = min(hello_within_s, timeout_s)
         self._on_unreadable = on_unreadable
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -111,9 +117,7 @@ class Reads:
         try:
             async with self._stream(wanted.source, work_id, wanted.first_block) as stream:
                 events = stream.events()
-                hello = await anext(events)
-                if not isinstance(hello, TransferHello):
-                    raise TransferError(f"{wanted.source.instance} did not begin with who it is")
+                hello = await self._hello(events, wanted.source.instance)
                 self._given.add(work_id)
                 self._reader.start(self._target(wanted, hello))
                 announcements = asyncio.ensure_future(self._forward(work_id, events))
@@ -132,6 +136,18 @@ class Reads:
                 self._reader.fence(wanted.source.instance, wanted.source.incarnation)
         finally:
             del self._outcomes[work_id]
+
+    async def _hello(self, events: AsyncIterator[TransferEvent], source: str) -> TransferHello:
+        """Who the source is. Until it has said so the reader knows of no transfer, and its deadline does not run."""
+        within_s = self._hello_within_s
+        try:
+            async with asyncio.timeout(within_s):
+                hello = await anext(events)
+        except TimeoutError as error:
+            raise TransferTimeout(f"{source} said nothing for {within_s:g} s after the transfer was opened") from error
+        if not isinstance(hello, TransferHello):
+            raise TransferError(f"{source} did not begin with who it is")
+        return hello
 
     def _over(self, work_id: str, task: "asyncio.Task[None]") -> None:
         """Answer an abort. Here and not in the task, which may be cancelled before it runs a line of its own."""
