@@ -102,7 +102,6 @@ def _interruptible(work: Coroutine[None, None, Answer]) -> Answer | None:
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
-        sys.stdout.write("\n")
         return None
 
 
