@@ -31,20 +31,23 @@ async def ask(client: InferenceClient, request: GenerateRequest, *, show: bool) 
     """Send one request of one choice and, with `show`, print its text as it comes."""
     answer = Answer()
     begun_s = time.monotonic()
-    async for delta in client.generate(request):
-        if not answer.first_token_s and delta.token_ids:
-            answer.first_token_s = time.monotonic() - begun_s
-        answer.request_id = delta.request_id
-        answer.text += delta.text
-        answer.token_ids += delta.token_ids
-        answer.usage = delta.usage or answer.usage
-        answer.ledger = delta.ledger or answer.ledger
-        if show and delta.text:
-            sys.stdout.write(delta.text)
+    try:
+        async for delta in client.generate(request):
+            if not answer.first_token_s and delta.token_ids:
+                answer.first_token_s = time.monotonic() - begun_s
+            answer.request_id = delta.request_id
+            answer.text += delta.text
+            answer.token_ids += delta.token_ids
+            answer.usage = delta.usage or answer.usage
+            answer.ledger = delta.ledger or answer.ledger
+            if show and delta.text:
+                sys.stdout.write(delta.text)
+                sys.stdout.flush()
+    finally:  # an error gets a line of its own
+        if show:
+            sys.stdout.write("\n")
             sys.stdout.flush()
     answer.total_s = time.monotonic() - begun_s
-    if show:
-        sys.stdout.write("\n")
     return answer
 
 
@@ -99,7 +102,6 @@ def _interruptible(work: Coroutine[None, None, Answer]) -> Answer | None:
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
-        sys.stdout.write("\n")
         return None
 
 

@@ -147,6 +147,9 @@ class LocalCluster:
         self._hurry = True
 
     def _ending_order(self) -> Iterator[list[str]]:
+        if not self._ready:
+            yield list(self.children)
+            return
         for prefix in ("scheduler-", "decode-", "prefill-"):
             yield [name for name in self.children if name.startswith(prefix)]
 

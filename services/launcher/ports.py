@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from common.errors import ConfigError, DependencyUnavailable
 
 _ATTEMPTS = 100
+_LAST_PORT = 65535
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> int:
@@ -32,8 +33,9 @@ def require_free(field: str, host: str, first: int, count: int) -> None:
         ConfigError: one of the `count` ports from `first` on cannot be listened on; names `field` and port.
     """
     for port in range(first, first + count):
+        if port > _LAST_PORT:
+            raise ConfigError(f"{field} = {first}: {count} ports from there on go past {_LAST_PORT}")
         try:
             socket.create_server((host, port)).close()
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "at most 65535"
-            raise ConfigError(f"{field} = {first}: cannot listen on {host}:{port}: {reason}") from error
+        except OSError as error:
+            raise ConfigError(f"{field} = {first}: cannot listen on {host}:{port}: {error.strerror}") from error
