@@ -89,7 +89,9 @@ class PrefillLeg:
         run = asyncio.create_task(self._forward(peer))
         try:
             await asyncio.wait({lost, run}, return_when=asyncio.FIRST_COMPLETED)
-            error = run.result() if run.done() else WorkerLost(f"{self.name}: fenced")
+            # Closing a fenced instance's channel cancels the calls on it from below: that is its loss, not our leaving.
+            ended = run.done() and not run.cancelled()
+            error = run.result() if ended else WorkerLost(f"{self.name}: fenced")
         finally:
             lost.cancel()
             run.cancel()
