@@ -25,7 +25,7 @@ class MeasuredKernel:
     machine: str
     op: str
     backend: str
-    shape: Mapping[str, int]
+    shape: Mapping[str, int | str]
     us: float
 
 
@@ -41,12 +41,12 @@ def read_results(folder: Path = RESULTS) -> list[MeasuredKernel]:
     """Best backend of every (file, op, shape) under `folder`; empty where there is no such folder.
 
     A file is an object with `machine` (an object), `date`, `versions` and `results`, a list of objects with `op`,
-    `backend`, `shape` (name to integer) and `us`.
+    `backend`, `shape` (name to integer, or to a word that tells how the shape was filled) and `us`.
 
     Raises:
         InvalidInput: a file that is no such object, naming file, field and value.
     """
-    best: dict[tuple[str, str, tuple[tuple[str, int], ...]], MeasuredKernel] = {}
+    best: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], MeasuredKernel] = {}
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
         for row in _rows(path):
             key = (row.file, row.op, tuple(sorted(row.shape.items())))
@@ -96,10 +96,10 @@ def _row(path: Path, machine: str, number: int, value: object) -> MeasuredKernel
     for field, kind in (("op", str), ("backend", str), ("shape", dict)):
         if not isinstance(value.get(field), kind):
             raise InvalidInput(f"{where}.{field}", value.get(field), f"a {kind.__name__}")
-    shape = {str(key): size for key, size in value["shape"].items()}
+    shape = {str(key).lower(): size for key, size in value["shape"].items()}
     for key, size in shape.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise InvalidInput(f"{where}.shape.{key}", size, "an integer of at least 0")
+        if isinstance(size, bool) or not isinstance(size, int | str) or (isinstance(size, int) and size < 0):
+            raise InvalidInput(f"{where}.shape.{key}", size, "an integer of at least 0, or a word")
     us = value.get("us")
     if isinstance(us, bool) or not isinstance(us, int | float) or us <= 0:
         raise InvalidInput(f"{where}.us", us, "a positive number of microseconds")
@@ -111,16 +111,16 @@ def _card(machine: str) -> Hardware:
     return next((card for name, card in HARDWARE.items() if name in lowered), HARDWARE["h200"])
 
 
-def _size(shape: Mapping[str, int], *names: str) -> int | None:
-    return next((shape[name] for name in names if name in shape), None)
+def _size(shape: Mapping[str, int | str], *names: str) -> int | None:
+    return next((size for name in names if isinstance(size := shape.get(name), int)), None)
 
 
-def _gemm(shape: Mapping[str, int]) -> Operation | None:
+def _gemm(shape: Mapping[str, int | str]) -> Operation | None:
     m, n, k = _size(shape, "m", "rows", "tokens"), _size(shape, "n", "out"), _size(shape, "k", "depth")
     return None if not (m and n and k) else gemm(f"{n}x{k}", 0, m, n, k, linear_bytes(V3, n, k))
 
 
-def _grouped(shape: Mapping[str, int]) -> Operation | None:
+def _grouped(shape: Mapping[str, int | str]) -> Operation | None:
     groups = _size(shape, "groups", "experts", "g", "e")
     m, n, k = _size(shape, "m", "rows", "rows_per_expert"), _size(shape, "n", "out"), _size(shape, "k", "depth")
     if not (groups and m and n and k):
@@ -128,7 +128,7 @@ def _grouped(shape: Mapping[str, int]) -> Operation | None:
     return grouped_gemm(f"{groups} x {m}", 0, groups, m, n, k, linear_bytes(V3, n, k), routed=False)
 
 
-def _mla_decode(shape: Mapping[str, int]) -> Operation | None:
+def _mla_decode(shape: Mapping[str, int | str]) -> Operation | None:
     requests, query = _size(shape, "requests", "batch", "b"), _size(shape, "query", "q") or 1
     cached, heads = _size(shape, "cached", "kv", "context", "kv_len"), _size(shape, "heads", "h") or V3.heads
     if not (requests and cached) or V3.heads % heads:
@@ -136,7 +136,7 @@ def _mla_decode(shape: Mapping[str, int]) -> Operation | None:
     return mla_decode(heads, requests, query, cached)
 
 
-def _mha_prefill(shape: Mapping[str, int]) -> Operation | None:
+def _mha_prefill(shape: Mapping[str, int | str]) -> Operation | None:
     tokens, heads = _size(shape, "tokens", "length", "s"), _size(shape, "heads", "h") or V3.heads
     if not tokens or V3.heads % heads:
         return None
@@ -146,14 +146,14 @@ def _mha_prefill(shape: Mapping[str, int]) -> Operation | None:
     )
 
 
-def _silu(shape: Mapping[str, int]) -> Operation | None:
+def _silu(shape: Mapping[str, int | str]) -> Operation | None:
     rows, width = _size(shape, "rows", "m", "tokens"), _size(shape, "inner", "n", "width")
     rows = rows * (_size(shape, "groups", "experts") or 1) if rows else None
     return None if not (rows and width) else elementwise("silu, quantise", 0, rows * width * 5)
 
 
 # Bench op names by what they contain, most particular first.
-_MODELS: tuple[tuple[str, Callable[[Mapping[str, int]], Operation | None]], ...] = (
+_MODELS: tuple[tuple[str, Callable[[Mapping[str, int | str]], Operation | None]], ...] = (
     ("grouped", _grouped),
     ("mla_decode", _mla_decode),
     ("prefill", _mha_prefill),
@@ -164,9 +164,10 @@ _MODELS: tuple[tuple[str, Callable[[Mapping[str, int]], Operation | None]], ...]
 
 
 def _operation(row: MeasuredKernel) -> Operation | None:
-    build = next((model for part, model in _MODELS if part in row.op.lower()), None)
+    op = row.op.lower().replace(" ", "_")
+    build = next((model for part, model in _MODELS if part in op), None)
     return build(row.shape) if build else None
 
 
-def _shape_text(shape: Mapping[str, int]) -> str:
+def _shape_text(shape: Mapping[str, int | str]) -> str:
     return " ".join(f"{key} {value}" for key, value in shape.items())

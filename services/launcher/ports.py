@@ -17,10 +17,12 @@ def free_ports(count: int, host: str = "127.0.0.1") -> int:
     for _ in range(_ATTEMPTS):
         with ExitStack() as held:
             first = int(held.enter_context(socket.create_server((host, 0))).getsockname()[1])
+            if first + count - 1 > _LAST_PORT:
+                continue
             try:
                 for port in range(first + 1, first + count):
                     held.enter_context(socket.create_server((host, port)))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return first
     raise DependencyUnavailable(f"no {count} consecutive free ports on {host} in {_ATTEMPTS} attempts")

@@ -44,11 +44,17 @@ def test_every_modelled_op_is_understood_and_the_rest_is_named(tmp_path):
         {"op": "mla_decode", "backend": "a", "shape": {"batch": 128, "query": 2, "cached": 5000}, "us": 620},
         {"op": "mla_prefill", "backend": "a", "shape": {"tokens": 4096, "heads": 128}, "us": 1167},
         {"op": "silu_mul_quant", "backend": "a", "shape": {"rows": 2048, "inner": 2048}, "us": 7},
+        {
+            "op": "MLA decode",
+            "backend": "a",
+            "shape": {"Requests": 128, "query": 2, "cached": 5000, "counts": "equal"},
+            "us": 620.5,
+        },
         {"op": "philox", "backend": "a", "shape": {"n": 5}, "us": 2},
     ]
     write(tmp_path, results)
     check = check_results(read_results(tmp_path), CONSTANTS)
-    assert len(check.residuals) == 5
+    assert len(check.residuals) == 6
     assert max(abs(r.error) for r in check.residuals) < 0.15
     assert check.not_modelled == ("philox",)
 
