@@ -16,10 +16,9 @@ from common.engine.settings import DecodeSettings
 from common.kv.block_pool import BlockPool
 from common.model.config import read_model_config
 from common.model.load import load_model
-from common.parallel.exchange import Exchange
 from common.parallel.expert_placement import ExpertPlacement
 from common.parallel.gloo import GlooTransport
-from common.parallel.groups import Topology, tensor_group
+from common.parallel.groups import Topology, exchange, tensor_group
 from common.parallel.rendezvous import connect_store
 from common.parallel.schedule import Schedule
 from common.parallel.step_gate import LockStepGate
@@ -60,7 +59,7 @@ def main(place: Place, inbox: "Queue[Delivery | None]", outbox: "Queue[tuple[str
     group = tensor_group(topology, transport)
     placement = ExpertPlacement.contiguous(read_model_config(place.directory).gate.experts, place.world)
     model = load_model(
-        place.directory, topology=topology, all_to_all=Exchange(transport, placement), tensor_group=group
+        place.directory, topology=topology, all_to_all=exchange(transport, placement), tensor_group=group
     )
     shape = place.settings.shape
     runner = Rank(model, group).runner(shape)
