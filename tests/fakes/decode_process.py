@@ -12,6 +12,7 @@ from common.clock import MonotonicClock
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent, Reserved, Tokens
 from common.engine.loop import EngineLoop, follow
+from common.engine.runner import Runner
 from common.engine.settings import DecodeSettings
 from common.kv.block_pool import BlockPool
 from common.model.config import read_model_config
@@ -65,6 +66,7 @@ def main(place: Place, inbox: "Queue[Delivery | None]", outbox: "Queue[tuple[str
     runner = Rank(model, group).runner(shape)
     if topology.tp_rank:
         follow(runner)
+        transport.close(WAIT_S)
         return
     gate = LockStepGate(POLICIES[place.schedule], StoreWakeFlag(store, "decode"))
     engine = DecodeEngine(place.settings, runner, BlockPool(shape.total_blocks), MonotonicClock(), gate, root=root)
@@ -74,14 +76,19 @@ def main(place: Place, inbox: "Queue[Delivery | None]", outbox: "Queue[tuple[str
         lambda batch: [events.put(event) for event in batch],
         MonotonicClock(),
         name="decode",
-        at_end=lambda: run(runner.release_followers()),
+        at_end=lambda: leave(runner, transport),
     )
     loop.start()
     while (delivery := inbox.get(timeout=WAIT_S)) is not None:
         serve(delivery, loop, events, outbox)
     loop.stop(drain_s=WAIT_S)
-    assert loop.error is None
+    assert loop.error is None, str(loop.error)
     engine.check_idle()
+
+
+def leave(runner: Runner, transport: GlooTransport) -> None:
+    run(runner.release_followers())
+    transport.close(WAIT_S)
 
 
 def serve(
