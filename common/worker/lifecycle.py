@@ -20,6 +20,7 @@ log = get_log(__name__)
 _WATCH_INTERVAL_S = 0.25
 _STREAM_GRACE_S = 2.0
 _DRAIN_POLL_S = 0.02
+_LAST_STEP_S = 10.0
 _LEAVE_GRACE_S = 2.0
 
 
@@ -93,6 +94,7 @@ async def serve_instance(
     port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
     engine.start()
     tasks: list[asyncio.Task[None]] = []
+    drained = False
     try:
         await announcer.start(f"{context.worker.host}:{port}")
         tasks += [loop.create_task(work) for work in beside]
@@ -100,10 +102,11 @@ async def serve_instance(
         log.info("ready", port=port, incarnation=context.incarnation)
         await _watch(context, engine, announcer, tasks, health, ended, ending)
         if engine.error is None:
-            await _drain(context, engine, instance, announcer, health, ending)
+            drained = await _drain(context, engine, instance, announcer, health, ending)
     finally:
         await health.set(Probe.READINESS, serving=False)
-        await asyncio.to_thread(engine.stop, 0.0)
+        # After the last work the group still takes a step, in which all learn that nobody has any.
+        await asyncio.to_thread(engine.stop, _LAST_STEP_S if drained else 0.0)
         await _leave(ending)
         for task in tasks:
             task.cancel()
@@ -152,7 +155,8 @@ async def _drain(
     announcer: Announcer,
     health: Health,
     ending: GroupEnding | None,
-) -> None:
+) -> bool:
+    """Whether this instance, and every other of its group, has finished all that was there."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + context.worker.drain_timeout_s
     log.info("draining", timeout_s=context.worker.drain_timeout_s)
@@ -173,7 +177,9 @@ async def _drain(
     if ending is not None:
         ending.finish()
         await wait_while(lambda: not ending.finished())
-    log.info("drain timed out" if loop.time() >= deadline_s else "drained")
+    drained = loop.time() < deadline_s
+    log.info("drained" if drained else "drain timed out")
+    return drained
 
 
 async def _leave(ending: GroupEnding | None) -> None:

@@ -16,7 +16,6 @@ from common.config.load import load_cluster
 from common.config.place import RankPlace, Role, parallel_of, rank
 from common.errors import ConfigError, TandemError
 from common.kv.incarnation import draw_incarnation
-from common.parallel.waits import run
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.arguments import WorkerArguments, parse_arguments
 from common.worker.rank_parts import RankParts, build_rank
@@ -76,7 +75,9 @@ def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
         if context.place.leads:
             asyncio.run(serve(context, parts))
         else:
-            _follow(parts)
+            for number in (signal.SIGTERM, signal.SIGINT):  # a drain is the leader's to begin
+                signal.signal(number, signal.SIG_IGN)
+            parts.follow()
     except ConfigError as error:
         log.error("cannot serve", why=error)
         return 2
@@ -94,14 +95,6 @@ def _context(role: Role, arguments: WorkerArguments) -> RankContext:
     configure_logs(f"{place.instance}-tp-{place.tp_rank}", form=arguments.log_format)
     worker = config.prefill.worker if role == "prefill" else config.decode.worker
     return RankContext(config, worker, place, arguments, draw_incarnation(), MonotonicClock())
-
-
-def _follow(parts: RankParts) -> None:
-    """Take the leader's plans until it ends; a drain is the leader's to begin."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    while run(parts.runner.follow()):
-        pass
 
 
 def poll_s(context: RankContext) -> float:

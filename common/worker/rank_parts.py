@@ -12,6 +12,7 @@ from common.clock import Clock
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import RankPlace
 from common.engine.latent_pool import LatentPool
+from common.engine.loop import follow
 from common.engine.runner import Runner
 from common.engine.sampler import Sampler
 from common.kv.hashing import HASH_CONTRACT, root_hash
@@ -36,9 +37,15 @@ class RankParts:
     compatibility: Compatibility
     root: Callable[[str], bytes]  # tenant -> parent hash of its first blocks
 
-    def release_followers(self) -> None:
-        """Let the instance's other ranks go; for the leader's engine thread, at its end."""
+    def leave_group(self) -> None:
+        """Let the instance's other ranks go and leave; for the leader's engine thread, at its end."""
         run(self.runner.release_followers())
+        self.group.close()
+
+    def follow(self) -> None:
+        """Take the leader's plans until it ends."""
+        follow(self.runner)
+        self.group.close()
 
 
 def build_rank(

@@ -44,7 +44,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         early=channel.put,
     )
     loop = EngineLoop(
-        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.release_followers
+        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.leave_group
     )
     health = Health()
     probes = probes_of(loop, health, context.worker.stalled_after_s)

@@ -34,7 +34,21 @@ CONFIGURATIONS: dict[str, list[str]] = {
         "draft_tokens=0", "prefill.parallel.ep=2", "prefill.parallel.tp=2",
         "decode.parallel.ep=2", "decode.parallel.tp=2",
     ],
+    # Unequal tensor parallelism: latent is the same whatever the ranks of an instance share.
+    "decode-tp2": ["draft_tokens=2", "decode.parallel.ep=2", "decode.parallel.tp=2"],
+    "prefill-tp2": ["draft_tokens=1", "prefill.parallel.ep=2", "prefill.parallel.tp=2"],
+    # Pods of several instances, and groups of several pods.
+    "ep4": [
+        "draft_tokens=1", "decode.parallel.ep=4", "decode.parallel.instances_per_pod=2",
+        "decode.worker.schedule=dual_microbatch",
+    ],
+    "ep4-tp2": [
+        "draft_tokens=2", "prefill.parallel.ep=2", "prefill.parallel.instances_per_pod=1",
+        "decode.parallel.ep=4", "decode.parallel.tp=2", "decode.parallel.instances_per_pod=2",
+        "decode.worker.schedule=dispatch_overlap",
+    ],
 }  # fmt: skip
+LONG = {"tp2", "ep4-tp2"}  # in the matrix
 
 
 @pytest.fixture(scope="session")

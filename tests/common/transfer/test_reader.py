@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from common.config.cluster import DecodeConfig
 from common.errors import LeaseLost, PeerDisconnected, TagMismatch, TransferError, TransferTimeout
 from common.transfer.reader import ReaderLimits
+from services.decode.rank import reader_limits
 from tests.common.transfer.harness import HANDOFF, Destination, Source, names, target, until
 
 KIB = 1024
@@ -230,8 +232,7 @@ def test_late_data_reaches_draining_slots_and_nothing_else(sources, start):
 
 
 def test_stopped_source_meets_deadline_cap_and_fence(mortal, start):
-    limits = ReaderLimits(slots_per_peer=6, draining_slots_per_peer=4)
-    destination = start(limits=limits)
+    destination = start(limits=ReaderLimits(slots_per_peer=4))
     stuck_read(mortal, destination, "late", within_s=0.3)
     kind, work_id, error = destination.outcomes.next()
     assert (kind, work_id) == ("failed", "late")
@@ -252,9 +253,10 @@ def test_stopped_source_meets_deadline_cap_and_fence(mortal, start):
 
 
 def test_one_stopped_peer_does_not_take_all_slots(sources, start):
+    """With the limits that a decode instance's reader gets from its configuration."""
     slow, quick = sources
-    limits = ReaderLimits(slots_per_peer=4, blocks_per_read=3)
-    destination = start(slots=6, limits=limits)
+    limits = reader_limits(DecodeConfig(landing_blocks=6, draining_blocks_limit=4))
+    destination = start(slots=6, limits=replace(limits, blocks_per_read=3))
     destination.warm(quick)
     destination.warm(slow)
     ready = slow.ready(range(8), list(range(8)), [])
