@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -121,10 +122,7 @@ def load(context: typer.Context) -> None:
     """Put load on a running cluster and report latencies."""
     from services.launcher.run_directory import find_endpoint
 
-    arguments = list(context.args)
-    if not {"--at", "--help"} & set(arguments):
-        arguments += ["--at", find_endpoint().schedulers[0]]
-    _foreign("loadgen.cli", "tandem load", arguments)
+    _foreign("loadgen.cli", "tandem load", context.args, defaults={"at": lambda: find_endpoint().schedulers[0]})
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)
@@ -166,14 +164,20 @@ def command_names() -> list[str]:
     return names + [group.name or "" for group in app.registered_groups]
 
 
-def _foreign(module: str, name: str, arguments: list[str]) -> None:
-    """Hand the arguments to a typer application that lives in another package."""
+def _foreign(
+    module: str, name: str, arguments: list[str], defaults: Mapping[str, Callable[[], str]] | None = None
+) -> None:
+    """Hand the arguments to a typer application that lives in another package.
+
+    Args:
+        defaults: asked for options that are not given, which only this side can fill in.
+    """
     try:
         other = importlib.import_module(module).app
     except ModuleNotFoundError as error:
         typer.echo(f"{name}: needs {error.name}, which is not installed here", err=True)
         raise typer.Exit(2) from error
-    other(args=arguments, prog_name=name)
+    other(args=arguments, prog_name=name, default_map=defaults)
 
 
 def main() -> None:
