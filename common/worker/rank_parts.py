@@ -6,11 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from common.clock import Clock
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import RankPlace
+from common.config.tokenizer_file import read_tokenizer
 from common.engine.latent_pool import LatentPool
 from common.engine.loop import follow
 from common.engine.runner import Runner
@@ -112,7 +112,7 @@ def undrawable_ids(path: Path, vocab_size: int) -> torch.Tensor | None:
     file = path / "tokenizer.json"
     if not file.exists():
         return None
-    known = torch.tensor(sorted(Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True).values()))
+    known = torch.tensor(sorted(read_tokenizer(file).get_vocab(with_added_tokens=True).values()))
     undrawable = torch.ones(vocab_size, dtype=torch.bool)
     undrawable[known[known < vocab_size]] = False
     return undrawable if bool(undrawable.any()) else None

@@ -62,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         asyncio.run(scale(load_cluster(given.config), given.namespace))
     except TandemError as error:
-        log.error(str(error), error=error.__cause__)
+        # What an operator has to mend is said in one line; a fault of ours shows where it is.
+        log.error(str(error), error=error.__cause__ if isinstance(error, InternalError) else None)
         return 2
     return 0

@@ -89,7 +89,8 @@ def main(argv: Sequence[str]) -> int:
             tether_to_parent(config.scheduler.drain_timeout_s)
         asyncio.run(serve(config, given.replica))
     except TandemError as error:
-        log.error(str(error), error=error.__cause__)
+        # What an operator has to mend is said in one line; a fault of ours shows where it is.
+        log.error(str(error), error=error.__cause__ if isinstance(error, InternalError) else None)
         return 2
     return 0
 

@@ -183,6 +183,16 @@ async def test_what_cannot_work_ends_with_a_reason(config):
     code, said = await said_at_the_end(file)
     assert code == 2
     assert "no Redis at redis://127.0.0.1" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"])
+async def test_a_malformed_model_file_is_one_line(config, file):
+    (Path(config[1]["model"]["path"]) / file).write_text("{]")
+    code, said = await said_at_the_end(config[0])
+    assert code == 2
+    (line,) = said.splitlines()
+    assert f"model/{file}: not JSON" in line
 
 
 async def test_embedded_servers_are_the_launchers(config):

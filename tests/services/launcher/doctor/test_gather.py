@@ -126,7 +126,7 @@ def test_a_model_directory(tmp_path):
     assert "first lost" in broken.faults[1]
     assert (broken.fingerprint, broken.has_tokenizer) == ("", False)
     assert gather_model(tmp_path, with_weights=False).faults == ()
-    assert "cannot read config.json" in gather_model(tmp_path / "none", with_weights=True).faults[0]
+    assert "holds no config.json" in gather_model(tmp_path / "none", with_weights=True).faults[0]
 
 
 def test_bytes_arrive_and_a_broken_way_is_told(monkeypatch):
