@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner, Result
 from services.cli import app
 from services.launcher.run_directory import RUNS, Endpoint, RunDirectory
 
+ROOT = Path(__file__).resolve().parents[3]
 NOBODY = ("127.0.0.1:1", "127.0.0.1:2")  # addresses at which nobody listens
 
 
@@ -48,3 +51,17 @@ def test_load_goes_to_the_cluster_that_runs_here_unless_told(runs: Path) -> None
 
 def test_load_refuses_what_is_no_address(runs: Path) -> None:
     assert "--at = here: host:port" in said(run("load", "--rate", "1", "--at", "here"))
+
+
+@pytest.mark.parametrize("command", [["status"], ["why", "r"], ["generate", "x"], ["load", "--rate", "1"]])
+def test_a_corrupt_endpoint_ends_a_command_in_one_line(runs: Path, command: list[str]) -> None:
+    (runs / "one").mkdir()
+    (runs / "one" / "endpoint.json").write_text("{")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", *command],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"tandem: {runs}/one/endpoint.json: not a cluster's endpoint")
