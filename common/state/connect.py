@@ -43,6 +43,9 @@ async def connect_redis(url: str, timeout_s: float, within_s: float) -> Redis:
         try:
             with translated("Redis at start"):
                 await client.ping()
+        except asyncio.CancelledError:
+            await client.aclose()
+            raise
         except DependencyUnavailable as error:
             now_s = loop.time()
             if now_s - started_s >= within_s:

@@ -1,7 +1,6 @@
 """From a built instance to its orderly end: serve, announce, watch, drain, close."""
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ from common.telemetry.exporter import Probes
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
 from common.worker.rank_main import RankContext
+from common.worker.stop_signal import stop_event
 
 log = get_log(__name__)
 
@@ -36,8 +36,8 @@ class Instance(Protocol):
 class Announcer(Protocol):
     """Tells the cluster about this instance: membership, load, prefix index."""
 
-    async def start(self, address: str) -> None:
-        """Register; from here on work may come."""
+    async def start(self, address: str, stop: asyncio.Event) -> None:
+        """Register; from here on work may come. Gives up when `stop` is set."""
         ...
 
     async def drain(self) -> None:
@@ -84,11 +84,9 @@ async def serve_instance(
 
     Raises:
         InternalError: the engine died; everything it held has failed.
+        Cancelled: asked to end before it was ready.
     """
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    stop, loop = stop_event(), asyncio.get_running_loop()
     server = build_server()
     add_servicer(server)
     port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
@@ -96,11 +94,11 @@ async def serve_instance(
     tasks: list[asyncio.Task[None]] = []
     drained = False
     try:
-        await announcer.start(f"{context.worker.host}:{port}")
+        await announcer.start(f"{context.worker.host}:{port}", stop)
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
-        await _watch(context, engine, announcer, tasks, health, ended, ending)
+        await _watch(context, engine, announcer, tasks, health, stop, ending)
         if engine.error is None:
             drained = await _drain(context, engine, instance, announcer, health, ending)
     finally:
@@ -125,12 +123,12 @@ async def _watch(
     announcer: Announcer,
     beside: Sequence[asyncio.Task[None]],
     health: Health,
-    ended: asyncio.Event,
+    stop: asyncio.Event,
     ending: GroupEnding | None,
 ) -> None:
     """Liveness is recent progress of the engine; returns when it is time to drain, or with the engine."""
     stalled = False
-    while not ended.is_set() and engine.error is None and not (ending is not None and ending.begun()):
+    while not stop.is_set() and engine.error is None and not (ending is not None and ending.begun()):
         if announcer.error is not None:
             raise WorkerLost(f"no place in the cluster: {announcer.error}") from announcer.error
         for task in beside:
@@ -143,7 +141,7 @@ async def _watch(
             await health.set(Probe.LIVENESS, serving=not stalled)
             await health.set(Probe.READINESS, serving=not stalled)
         try:
-            await asyncio.wait_for(ended.wait(), _WATCH_INTERVAL_S)
+            await asyncio.wait_for(stop.wait(), _WATCH_INTERVAL_S)
         except TimeoutError:
             continue
 

@@ -14,7 +14,7 @@ from common.clock import Clock, MonotonicClock
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.load import load_cluster
 from common.config.place import RankPlace, Role, parallel_of, rank
-from common.errors import ConfigError, TandemError
+from common.errors import Cancelled, ConfigError, DependencyUnavailable, TandemError
 from common.kv.incarnation import draw_incarnation
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.arguments import WorkerArguments, parse_arguments
@@ -81,6 +81,9 @@ def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
     except ConfigError as error:
         log.error("cannot serve", why=error)
         return 2
+    except (Cancelled, DependencyUnavailable) as error:  # nothing of ours is at fault: one line
+        log.error("ended", why=error)
+        return 1
     except TandemError as error:
         log.error("ended", error=error)
         return 1

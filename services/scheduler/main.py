@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from common.rpc.server import Health, build_server, start_server
 from common.telemetry.event_loop import answers_within
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
+from common.worker.stop_signal import stop_event
 from common.worker.tether import tether_to_parent
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.links import open_links
@@ -35,14 +35,12 @@ STUCK_AFTER_S = 2.0
 async def serve(config: ClusterConfig, number: int) -> None:
     """Run replica `number` until SIGTERM or SIGINT, then drain."""
     place, clock, registry = config.scheduler, MonotonicClock(), CollectorRegistry()
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    stop = stop_event()
     directory = Path(config.model.path)
     card = read_model_card(directory, config.model.name, config.context_tokens)
     tokenizer = Tokenizer.load(directory)
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
-    async with open_links(config, settings.name, clock) as links:
+    async with open_links(config, settings.name, clock, stop) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
         replica.around.repeat_cancel = links.say_cancel
         health, server = Health(), build_server()

@@ -186,6 +186,21 @@ async def test_what_cannot_work_ends_with_a_reason(config):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("absent", ["redis", "nats"])
+async def test_a_replica_that_waits_ends_at_once_when_asked(config, absent):
+    file, fields = config
+    address = f"{absent}://127.0.0.1:{free_port()}"
+    file.write_text(yaml.safe_dump(fields | {absent: {"url": address, "start_timeout_s": 60.0}}))
+    process = await start(file)
+    while b"waiting for" not in (line := await asyncio.wait_for(process.stderr.readline(), 30)):
+        assert line, "the replica ended instead of waiting"
+    process.send_signal(signal.SIGTERM)
+    _, said = await asyncio.wait_for(process.communicate(), 5)
+    assert process.returncode == 2
+    (line,) = said.decode().splitlines()
+    assert f"asked to end while waiting for {absent.upper() if absent == 'nats' else 'Redis'} at {address}" in line
+
+
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"])
 async def test_a_malformed_model_file_is_one_line(config, file):
     (Path(config[1]["model"]["path"]) / file).write_text("{]")
@@ -199,7 +214,7 @@ async def test_embedded_servers_are_the_launchers(config):
     file, fields = config
     file.write_text(yaml.safe_dump(fields | {"nats": {"url": "embedded"}}))
     with pytest.raises(ConfigError, match=r"nats\.url = embedded"):
-        async with open_links(load_cluster(file), "s", MonotonicClock()):
+        async with open_links(load_cluster(file), "s", MonotonicClock(), asyncio.Event()):
             pass
 
 
