@@ -59,6 +59,7 @@ class ClusterAnnouncer:
         self._subjects = Subjects(context.config.cluster)
         self._tasks: list[asyncio.Task[None]] = []
         self._redis: Redis | None = None
+        self._leases: WorkerLeases | None = None
         self._bus: Bus | None = None
         self._keeper: LeaseKeeper | None = None
         self._writer: IndexWriter | None = None
@@ -77,6 +78,8 @@ class ClusterAnnouncer:
             f"Redis at {without_password(redis_config.url)}",
             connect_redis(redis_config.url, redis_config.timeout_s, redis_config.start_timeout_s),
         )
+        self._leases = WorkerLeases(self._redis, self._keys)
+        self._leases.on_unreadable = self._metrics.unreadable_leases.inc
         self._bus = await unless_stopped(
             stop,
             f"NATS at {without_password(nats_config.url)}",
@@ -119,9 +122,9 @@ class ClusterAnnouncer:
     @property
     def leases(self) -> WorkerLeases:
         """Of the whole cluster; once started."""
-        if self._redis is None:
+        if self._leases is None:
             raise DependencyUnavailable("Redis is not connected")
-        return WorkerLeases(self._redis, self._keys)
+        return self._leases
 
     @property
     def error(self) -> BaseException | None:

@@ -43,6 +43,7 @@ async def serve(config: ClusterConfig, number: int) -> None:
     async with open_links(config, settings.name, clock, stop) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
         replica.around.repeat_cancel = links.say_cancel
+        links.leases.on_unreadable = replica.around.metrics.unreadable_leases.inc
         health, server = Health(), build_server()
         register(replica.core, server)
         spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""

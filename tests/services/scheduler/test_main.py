@@ -169,6 +169,28 @@ async def test_a_killed_replica_fails_its_streams_and_workers_drop_its_work(conf
         await until(lambda: not decode.works and not prefill.leases, 5)
 
 
+async def test_an_unreadable_lease_is_counted_and_said_once(config):
+    _, fields = config
+    async with workers(config) as (_, _, redis, keys):
+        await redis.sadd(keys.workers, "x-0")
+        await redis.set(keys.worker_prefix + "x-0", "{}")
+        async with running(config) as (process, _):
+            url = f"http://127.0.0.1:{fields['scheduler']['metrics_port']}/metrics"
+            async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+                while await _metric(session, url, "tandem_unreadable_leases_total") < 3:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            _, said = await asyncio.wait_for(process.communicate(), 20)
+        assert said.decode().count("worker record unreadable") == 1
+        await redis.delete(keys.worker_prefix + "x-0")
+
+
+async def _metric(session, url, name):
+    async with session.get(url) as response:
+        (line,) = [line for line in (await response.text()).splitlines() if line.startswith(name + "{")]
+    return float(line.rpartition(" ")[2])
+
+
 async def said_at_the_end(file):
     process = await start(file)
     _, said = await asyncio.wait_for(process.communicate(), 30)
