@@ -26,7 +26,7 @@ from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
 from common.worker.rank_main import RankContext, end_process, poll_s, rank_main
 from common.worker.rank_parts import RankParts
-from services.decode.acquaintance import keep_acquainted
+from services.decode.acquaintance import Acquaintances
 from services.decode.instance import DecodeInstance
 from services.decode.outcomes import Outcomes
 from services.decode.reads import Reads
@@ -76,7 +76,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         close=close,
         ending=parts.group.ending,
         health=health,
-        beside=[keep_acquainted(lambda: announcer.leases, reads)],
+        beside=[Acquaintances(reads, clock).keep(lambda: announcer.leases)],
     )
 
 
