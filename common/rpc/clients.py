@@ -1,8 +1,9 @@
 """Thin typed clients. Each call speaks plain data and ends, if it fails, with the `TandemError` that the peer meant."""
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -110,18 +111,36 @@ class InferenceClient(Connection):
         return explanation_from_wire(wire)
 
 
-class PrefillClient(Connection):
-    """The scheduler's side of one prefill instance."""
+class WorkerClient(Connection):
+    """The scheduler's side of what instances of both roles answer."""
 
     def __init__(self, address: str, clock: Clock | None = None, options: Options | None = None) -> None:
         super().__init__(address, clock, options)
-        self._stub = engine_pb2_grpc.PrefillStub(self._channel)
+        self._stub: Any = self._new_stub()
+
+    @abstractmethod
+    def _new_stub(self) -> object:
+        """The role's stub on the channel."""
 
     async def describe(self, timeout_s: float = 5.0) -> InstanceDescription:
         try:
             return description_from_wire(await self._stub.Describe(engine_pb2.DescribeRequest(), timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from error
+
+    async def cancel(self, work_id: str, timeout_s: float = 2.0) -> bool:
+        try:
+            answer = await self._stub.Cancel(engine_pb2.CancelWork(work_id=work_id), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.address) from error
+        return bool(answer.found)
+
+
+class PrefillClient(WorkerClient):
+    """The scheduler's side of one prefill instance."""
+
+    def _new_stub(self) -> engine_pb2_grpc.PrefillStub:
+        return engine_pb2_grpc.PrefillStub(self._channel)
 
     async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncGenerator[PrefillEvent, None]:
         """Leaving the iteration early cancels the work and frees its lease. `failed` arrives as a raised error."""
@@ -138,26 +157,12 @@ class PrefillClient(Connection):
         finally:
             call.cancel()
 
-    async def cancel(self, work_id: str, timeout_s: float = 2.0) -> bool:
-        try:
-            answer = await self._stub.Cancel(engine_pb2.CancelWork(work_id=work_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
-        return bool(answer.found)
 
-
-class DecodeClient(Connection):
+class DecodeClient(WorkerClient):
     """The scheduler's side of one decode instance."""
 
-    def __init__(self, address: str, clock: Clock | None = None, options: Options | None = None) -> None:
-        super().__init__(address, clock, options)
-        self._stub = engine_pb2_grpc.DecodeStub(self._channel)
-
-    async def describe(self, timeout_s: float = 5.0) -> InstanceDescription:
-        try:
-            return description_from_wire(await self._stub.Describe(engine_pb2.DescribeRequest(), timeout=timeout_s))
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
+    def _new_stub(self) -> engine_pb2_grpc.DecodeStub:
+        return engine_pb2_grpc.DecodeStub(self._channel)
 
     async def steps(self, scheduler: str) -> AsyncGenerator[StepBatch, None]:
         """All tokens of this scheduler's work. The first batch comes at once: from then on work may be admitted."""
@@ -177,10 +182,3 @@ class DecodeClient(Connection):
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from error
         return int(answer.queued_ahead)
-
-    async def cancel(self, work_id: str, timeout_s: float = 2.0) -> bool:
-        try:
-            answer = await self._stub.Cancel(engine_pb2.CancelWork(work_id=work_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
-        return bool(answer.found)

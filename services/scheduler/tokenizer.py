@@ -74,14 +74,6 @@ class Tokenizer:
         return Tokenizer(read_json_object(file), config, _template_text(directory, config), directory)
 
     @property
-    def has_template(self) -> bool:
-        return self._template is not None
-
-    @property
-    def eos_id(self) -> int | None:
-        return self.token_id(self._eos_text)
-
-    @property
     def longest_token_chars(self) -> int:
         """No token is longer, so `n` characters are at least `n / longest_token_chars` tokens."""
         return self._longest_token_chars

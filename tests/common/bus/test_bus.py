@@ -114,8 +114,6 @@ def test_gate_lets_only_news_through():
     assert gate.missed == 2
     assert gate.refused == 3
     assert gate.admit("q", 1, 1)
-    gate.forget("p")
-    assert gate.admit("p", 1, 1)
 
 
 def test_message_with_unknown_fields_is_read_and_with_a_wrong_one_named():

@@ -19,7 +19,7 @@ from common.clock import MonotonicClock
 from common.config.load import parse_cluster
 from common.errors import ConfigError
 from services.autoscaler.surroundings import open_surroundings
-from services.launcher.embedded import free_port
+from services.launcher.ports import free_ports
 from tests.fakes.kubernetes_api import leader_worker_set
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +46,7 @@ def process(kubernetes, nats_url, tmp_path):
 def started(kubernetes, nats_url, tmp_path):
     for role in ("prefill", "decode"):
         kubernetes.put("leaderworkersets", leader_worker_set(role, 1))
-    port = free_port()
+    port = free_ports(1)
     config, kubeconfig = tmp_path / "tandem.yaml", tmp_path / "kubeconfig"
     document = {
         "model": {"path": str(MODEL), "name": "tandem-bard"},
@@ -94,7 +94,7 @@ def test_the_process_leads_is_probed_and_gives_the_lease_back(kubernetes, proces
 
 
 def test_a_process_that_waits_ends_at_once_when_asked(kubernetes, tmp_path):
-    address = f"nats://127.0.0.1:{free_port()}"
+    address = f"nats://127.0.0.1:{free_ports(1)}"
     with started(kubernetes, address, tmp_path) as (running, _):
         while "waiting for NATS" not in (line := running.stderr.readline()):
             assert line, "the autoscaler ended instead of waiting"

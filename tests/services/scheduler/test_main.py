@@ -27,7 +27,7 @@ from common.state.connect import connect_redis
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
-from services.launcher.embedded import free_port
+from services.launcher.ports import free_ports
 from services.scheduler.links import open_links
 from tests.fakes.cluster import tokens_of, until
 from tests.fakes.tokenizer import CONFIG, tokenizer_document
@@ -47,7 +47,7 @@ def config(tmp_path, valkey_url, nats_url, cluster):
     document = tokenizer_document()
     (model / "tokenizer.json").write_text(json.dumps(document))
     (model / "tokenizer_config.json").write_text(json.dumps(CONFIG))
-    ports = {name: free_port() for name in ("port", "http_port", "metrics_port")}
+    ports = {name: free_ports(1) for name in ("port", "http_port", "metrics_port")}
     fields = {
         "cluster": cluster,
         "model": {"path": str(model), "name": "tiny"},
@@ -200,7 +200,7 @@ async def said_at_the_end(file):
 async def test_what_cannot_work_ends_with_a_reason(config):
     file, fields = config
     file.write_text(
-        yaml.safe_dump(fields | {"redis": {"url": f"redis://127.0.0.1:{free_port()}", "start_timeout_s": 0.5}})
+        yaml.safe_dump(fields | {"redis": {"url": f"redis://127.0.0.1:{free_ports(1)}", "start_timeout_s": 0.5}})
     )
     code, said = await said_at_the_end(file)
     assert code == 2
@@ -211,7 +211,7 @@ async def test_what_cannot_work_ends_with_a_reason(config):
 @pytest.mark.parametrize("absent", ["redis", "nats"])
 async def test_a_replica_that_waits_ends_at_once_when_asked(config, absent):
     file, fields = config
-    address = f"{absent}://127.0.0.1:{free_port()}"
+    address = f"{absent}://127.0.0.1:{free_ports(1)}"
     file.write_text(yaml.safe_dump(fields | {absent: {"url": address, "start_timeout_s": 60.0}}))
     process = await start(file)
     while b"waiting for" not in (line := await asyncio.wait_for(process.stderr.readline(), 30)):
