@@ -83,6 +83,7 @@ class InferenceClient(Connection):
             call.cancel()
 
     async def cancel(self, request_id: str, timeout_s: float = 5.0) -> bool:
+        """Whether a replica had the request, any of those that answered in time."""
         try:
             answer = await self._stub.Cancel(inference_pb2.CancelRequest(request_id=request_id), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from common.errors import Draining, DuplicateRequest, InvalidInput, TandemError, UnknownModel
-from common.rpc.inference_data import ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
+from common.rpc.inference_data import CancelOutcome, ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
 from services.scheduler.front_door import ValidRequest, validate
 from services.scheduler.journey import Itinerary, Journey
 from services.scheduler.model_card import ModelCard
@@ -65,8 +65,19 @@ class Core:
             if not self._live:
                 self._idle.set()
 
-    def cancel(self, request_id: str) -> bool:
-        """Whether it was live here."""
+    async def cancel(self, request_id: str) -> CancelOutcome:
+        """End a request here or at another replica.
+
+        Raises:
+            DependencyUnavailable: it is not here, and the others cannot be asked now.
+        """
+        if self.cancel_here(request_id):
+            return CancelOutcome(found=True, replicas=1)
+        elsewhere = self._with.around.cancel_elsewhere
+        return CancelOutcome(found=False, replicas=1) if elsewhere is None else await elsewhere(request_id)
+
+    def cancel_here(self, request_id: str) -> bool:
+        """Whether it was live at this replica."""
         journey = self._live.get(request_id)
         if journey is None:
             return False

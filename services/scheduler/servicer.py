@@ -36,9 +36,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await deltas.aclose()
 
     async def Cancel(  # noqa: N802
-        self, request: inference_pb2.CancelRequest, _context: grpc.aio.ServicerContext
+        self, request: inference_pb2.CancelRequest, context: grpc.aio.ServicerContext
     ) -> inference_pb2.CancelResponse:
-        return inference_pb2.CancelResponse(found=self._core.cancel(request.request_id))
+        try:
+            outcome = await self._core.cancel(request.request_id)
+        except TandemError as error:
+            await abort(context, error)
+        return inference_pb2.CancelResponse(found=outcome.found, replicas=outcome.replicas)
 
     async def GetModel(  # noqa: N802
         self, request: inference_pb2.GetModelRequest, context: grpc.aio.ServicerContext
