@@ -12,8 +12,8 @@ from common.errors import DependencyUnavailable, TandemError
 from common.rpc.inference_data import ClusterInfo
 from services.launcher.child import Child
 from services.launcher.embedded import EmbeddedNats, EmbeddedValkey
-from services.launcher.ports import free_ports, require_free
-from services.launcher.processes import ProcessPlan, instance_names, pod_plans, resolve, scheduler_plans
+from services.launcher.ports import free_ports, require_ports
+from services.launcher.processes import ProcessPlan, instance_names, pod_plans, port_ranges, resolve, scheduler_plans
 from services.launcher.run_directory import Endpoint, RunDirectory
 from services.launcher.status import cluster_of
 
@@ -47,11 +47,10 @@ class LocalCluster:
         """Start every process; returns before they are ready.
 
         Raises:
-            ConfigError: a scheduler's port is taken.
+            ConfigError: a port cannot be had; nothing was started.
         """
+        require_ports(port_ranges(self.config))
         scheduler = self.config.scheduler
-        for field in ("port", "http_port", "metrics_port"):
-            require_free(f"scheduler.{field}", scheduler.host, getattr(scheduler, field), scheduler.replicas)
         self._start_embedded()
         self.run.config.write_text(dump_cluster(self.config), encoding="utf-8")
         plans = [*scheduler_plans(self.config, self.run.config), *pod_plans(self.config, self.run.config, free_ports)]
