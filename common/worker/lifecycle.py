@@ -13,7 +13,7 @@ from common.telemetry.exporter import Probes
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
 from common.worker.rank_main import RankContext
-from common.worker.stop_signal import stop_event
+from common.worker.stop_signal import stop_signal
 
 log = get_log(__name__)
 
@@ -75,7 +75,7 @@ async def serve_instance(
     health: Health,
     beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
-    """Run until SIGTERM and then drain, or until the engine dies.
+    """Run until SIGTERM and then drain, until the next SIGTERM at the longest, or until the engine dies.
 
     `beside` runs from the registration to the end.
 
@@ -86,7 +86,7 @@ async def serve_instance(
         InternalError: the engine died; everything it held has failed.
         Cancelled: asked to end before it was ready.
     """
-    stop, loop = stop_event(), asyncio.get_running_loop()
+    stop, loop = stop_signal(), asyncio.get_running_loop()
     server = build_server()
     add_servicer(server)
     port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
@@ -94,13 +94,13 @@ async def serve_instance(
     tasks: list[asyncio.Task[None]] = []
     drained = False
     try:
-        await announcer.start(f"{context.worker.host}:{port}", stop)
+        await announcer.start(f"{context.worker.host}:{port}", stop.asked)
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
-        await _watch(context, engine, announcer, tasks, health, stop, ending)
+        await _watch(context, engine, announcer, tasks, health, stop.asked, ending)
         if engine.error is None:
-            drained = await _drain(context, engine, instance, announcer, health, ending)
+            drained = await _drain(context, engine, instance, announcer, health, stop.at_once, ending)
     finally:
         await health.set(Probe.READINESS, serving=False)
         # After the last work the group still takes a step, in which all learn that nobody has any.
@@ -152,6 +152,7 @@ async def _drain(
     instance: Instance,
     announcer: Announcer,
     health: Health,
+    at_once: asyncio.Event,
     ending: GroupEnding | None,
 ) -> bool:
     """Whether this instance, and every other of its group, has finished all that was there."""
@@ -168,15 +169,15 @@ async def _drain(
         log.warning("drain was not announced", why=error)
 
     async def wait_while(waiting: Callable[[], bool]) -> None:
-        while waiting() and engine.error is None and loop.time() < deadline_s:  # noqa: ASYNC110
+        while waiting() and engine.error is None and loop.time() < deadline_s and not at_once.is_set():  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_S)
 
     await wait_while(lambda: instance.busy)
     if ending is not None:
         ending.finish()
         await wait_while(lambda: not ending.finished())
-    drained = loop.time() < deadline_s
-    log.info("drained" if drained else "drain timed out")
+    drained = loop.time() < deadline_s and not at_once.is_set()
+    log.info("drained" if drained else "drain cut short" if at_once.is_set() else "drain timed out")
     return drained
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from common.errors import Cancelled
@@ -10,11 +11,29 @@ from common.errors import Cancelled
 T = TypeVar("T")
 
 
-def stop_event() -> asyncio.Event:
-    """Set by the first SIGTERM or SIGINT from now on. To be called from the running loop of the main thread."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+@dataclass(frozen=True, slots=True)
+class StopSignal:
+    """`asked`: end, after what is here has ended. `at_once`: asked again, by the same signal; do not wait for that.
+
+    By the same: Ctrl-C at a terminal reaches a pod and its ranks, and the pod passes it on to them as SIGTERM.
+    """
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    at_once: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: set[signal.Signals] = field(default_factory=set)
+
+    def receive(self, number: signal.Signals) -> None:
+        if number in self.seen:
+            self.at_once.set()
+        self.seen.add(number)
+        self.asked.set()
+
+
+def stop_signal() -> StopSignal:
+    """Set by each SIGTERM or SIGINT from now on. To be called from the running loop of the main thread."""
+    stop, loop = StopSignal(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.receive, number)
     return stop
 
 

@@ -14,7 +14,7 @@ from common.errors import InternalError, TandemError
 from common.telemetry.event_loop import answers_within
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
-from common.worker.stop_signal import stop_event
+from common.worker.stop_signal import stop_signal
 from services.autoscaler.controller import Controller
 from services.autoscaler.surroundings import open_surroundings
 
@@ -24,7 +24,7 @@ STUCK_AFTER_S = 2.0
 
 async def scale(config: ClusterConfig, namespace: str) -> None:
     """Scale the pools until SIGTERM or SIGINT."""
-    own, registry, stop = config.autoscaler, CollectorRegistry(), stop_event()
+    own, registry, stop = config.autoscaler, CollectorRegistry(), stop_signal().asked
     loop = asyncio.get_running_loop()
     async with open_surroundings(config, namespace, MonotonicClock(), registry, stop) as around:
         controller = Controller(config, around)

@@ -20,6 +20,7 @@ from services.launcher.status import cluster_of
 _ASK_TIMEOUT_S = 1.0
 _POLL_S = 0.1
 _GRACE_S = 5.0  # over the drain time
+_BROKEN_DRAIN_S = 2.0  # of a cluster that has lost a process
 
 
 class LocalCluster:
@@ -123,17 +124,26 @@ class LocalCluster:
             child.check()
 
     def stop(self) -> list[str]:
-        """End front doors first, then pools, then what they lean on; returns what did not end by itself."""
+        """End front doors first, then pools, then what they lean on; returns what did not end by itself.
+
+        Where a process has died, what is live may wait for it in vain, so drains are cut short after a moment.
+        """
         killed = []
+        broken = any(not child.running() for child in self.children.values())
         for names in self._ending_order():
-            for name in names:
-                self.children[name].signal(signal.SIGTERM)
+            children = [self.children[name] for name in names]
             begun_s = time.monotonic()
-            for name in names:
-                drain_s = self._plans[name].drain_timeout_s if self._ready else 0.0
+            for child in children:
+                child.signal(signal.SIGTERM)
+            if broken and not self._hurry and not all(one.ended_by(begun_s + _BROKEN_DRAIN_S) for one in children):
+                begun_s = time.monotonic()
+                for child in children:
+                    child.signal(signal.SIGTERM)
+            for child in children:
+                drain_s = self._plans[child.name].drain_timeout_s if self._ready and not broken else 0.0
                 grace_s = 0.0 if self._hurry else drain_s + _GRACE_S
-                if not self.children[name].end(begun_s + grace_s):
-                    killed.append(name)
+                if not child.end(begun_s + grace_s):
+                    killed.append(child.name)
         for server in (self._nats, self._valkey):
             if server is not None:
                 server.stop()

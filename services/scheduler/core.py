@@ -84,17 +84,17 @@ class Core:
         journey.cancel("cancelled by request")
         return True
 
-    async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, let live requests end, and cancel what is left after `timeout_s`."""
+    async def drain(self, timeout_s: float, at_once: asyncio.Event) -> None:
+        """Take nothing new, let live requests end, and cancel what is left after `timeout_s` or when told `at_once`."""
         self._draining = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            journeys = list(self._live.values())
-            for journey in journeys:
-                journey.cancel("the scheduler shuts down")
-            await asyncio.gather(*(journey.ended() for journey in journeys))
+        ends = {asyncio.ensure_future(one.wait()) for one in (self._idle, at_once)}
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        journeys = list(self._live.values())
+        for journey in journeys:
+            journey.cancel("the scheduler shuts down")
+        await asyncio.gather(*(journey.ended() for journey in journeys))
 
     def model(self, name: str) -> ModelInfo:
         if name and name != self._card.name:

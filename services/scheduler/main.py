@@ -16,7 +16,7 @@ from common.rpc.server import Health, build_server, start_server
 from common.telemetry.event_loop import answers_within
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
-from common.worker.stop_signal import stop_event
+from common.worker.stop_signal import stop_signal
 from common.worker.tether import tether_to_parent
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.links import open_links
@@ -33,14 +33,14 @@ STUCK_AFTER_S = 2.0
 
 
 async def serve(config: ClusterConfig, number: int) -> None:
-    """Run replica `number` until SIGTERM or SIGINT, then drain."""
+    """Run replica `number` until SIGTERM or SIGINT, then drain, until the next of them at the longest."""
     place, clock, registry = config.scheduler, MonotonicClock(), CollectorRegistry()
-    stop = stop_event()
+    stop = stop_signal()
     directory = Path(config.model.path)
     card = read_model_card(directory, config.model.name, config.context_tokens)
     tokenizer = Tokenizer.load(directory)
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
-    async with open_links(config, settings.name, clock, stop) as links:
+    async with open_links(config, settings.name, clock, stop.asked) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
         replica.around.repeat_cancel = links.say_cancel
         links.leases.on_unreadable = replica.around.metrics.unreadable_leases.inc
@@ -56,12 +56,12 @@ async def serve(config: ClusterConfig, number: int) -> None:
         log.info("serving", port=port, http_port=http_port, metrics_port=exporter.port, identity=replica.identity)
 
         upkeep = asyncio.create_task(keep_up(replica, links, health))
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(stop.asked.wait())
         await asyncio.wait({upkeep, stopping}, return_when=asyncio.FIRST_COMPLETED)
         broken = upkeep.done()
 
         log.info("draining", live_requests=replica.core.live_requests)
-        await replica.core.drain(0.0 if broken else place.drain_timeout_s)
+        await replica.core.drain(0.0 if broken else place.drain_timeout_s, stop.at_once)
         await edge.close()
         await server.stop(STREAM_GRACE_S)
         await replica.background.end()
