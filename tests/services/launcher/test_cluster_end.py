@@ -28,11 +28,12 @@ print("drained", flush=True)
 DRAIN_TIMEOUT_S = 60.0
 
 
-def cluster_of(directory: Path, drain_s: float) -> LocalCluster:
+def cluster_of(directory: Path, scheduler_s: float, pool_s: float) -> LocalCluster:
     """A ready cluster of three processes that drain for so long."""
     config = ClusterConfig.model_validate({"model": {"path": "m", "name": "m"}})
     cluster = LocalCluster(config, RunDirectory.create(directory / "run"))
     for name in ("scheduler-0", "decode-0-node-0", "prefill-0-node-0"):
+        drain_s = scheduler_s if name.startswith("scheduler") else pool_s
         command = (sys.executable, "-c", DRAINS, str(drain_s))
         cluster.children[name] = Child(name, command, cluster.run.logs / f"{name}.log", {})
         cluster._plans[name] = ProcessPlan(name, command, (), DRAIN_TIMEOUT_S)
@@ -49,13 +50,13 @@ def said(cluster: LocalCluster, name: str) -> str:
 
 
 def test_a_whole_cluster_drains(tmp_path: Path) -> None:
-    cluster = cluster_of(tmp_path, drain_s=3.0)
+    cluster = cluster_of(tmp_path, scheduler_s=3.0, pool_s=0.1)
     assert cluster.stop() == []
     assert all("drained" in said(cluster, name) for name in cluster.children)
 
 
 def test_a_cluster_that_lost_a_process_ends_soon_and_in_order(tmp_path: Path) -> None:
-    cluster = cluster_of(tmp_path, drain_s=DRAIN_TIMEOUT_S)
+    cluster = cluster_of(tmp_path, DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_S)
     dead = cluster.children["decode-0-node-0"]
     dead.signal(signal.SIGKILL)
     assert dead.ended_by(time.monotonic() + 10)

@@ -62,6 +62,22 @@ async def test_the_only_decode_dies_and_comes_back():
         await cluster.idle()
 
 
+async def test_a_wait_for_capacity_is_logged_once(caplog):
+    caplog.set_level("INFO")
+    async with FakeCluster() as cluster:
+        decode = cluster.decodes["d0"]
+        decode.step_s = 0.02
+        running = asyncio.create_task(cluster.ask(ask()))
+        await until(lambda: bool(decode.works))
+        await decode.kill()
+        await until(lambda: cluster.metric("tandem_request_resumes_total") >= 5)
+        failed = [record.tandem_facts["why"] for record in caplog.records if record.getMessage() == "attempt failed"]
+        assert len(failed) == len(set(failed))
+        await decode.restart()
+        assert tokens_of(await running) == right(20)
+        await cluster.idle()
+
+
 async def test_prefill_fails_before_the_first_token_once():
     async with FakeCluster(prefills=2) as cluster:
         for prefill in cluster.prefills.values():
