@@ -130,7 +130,7 @@ spec:
       image: {{ include "tandem.image" (dict "root" $root "kind" $kind) }}
       imagePullPolicy: {{ (index $v.images $kind).pullPolicy }}
       command: [tandem, doctor]
-      args: [--config, /etc/tandem/tandem.yaml, --role, {{ .role }}]
+      args: [--config, /etc/tandem/tandem.yaml, --role, {{ .role }}, --wait]
       env: {{- include "tandem.workerEnvironment" . | nindent 8 }}
       securityContext: {{- include "tandem.workerSecurity" $root | nindent 8 }}
       resources: {{- include "tandem.workerResources" . | nindent 8 }}

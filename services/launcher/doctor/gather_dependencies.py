@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
@@ -16,7 +18,39 @@ from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
 from services.launcher.doctor.facts import Nats, Redis
 
+_AGAIN_AFTER_S = 0.5
+_Told = TypeVar("_Told")
 _REFUSALS = ("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password")
+
+
+async def gather_dependencies(
+    config: ClusterConfig, *, patient: bool
+) -> tuple[Redis | None, list[WorkerRecord], Nats | None]:
+    """Both, and the instances that have a lease.
+
+    Args:
+        patient: give each the time that a process gives it at its start, since nothing orders the start of pods.
+    """
+    (redis, records), nats = await asyncio.gather(
+        _answered(lambda: gather_redis(config), lambda told: _is_away(told[0]), config.redis.start_timeout_s * patient),
+        _answered(lambda: gather_nats(config), _is_away, config.nats.start_timeout_s * patient),
+    )
+    return redis, records, nats
+
+
+async def _answered(ask: Callable[[], Awaitable[_Told]], is_away: Callable[[_Told], bool], within_s: float) -> _Told:
+    """The first answer, or the last failure."""
+    give_up_s = time.monotonic() + within_s
+    while True:
+        told = await ask()
+        if not is_away(told) or time.monotonic() >= give_up_s:
+            return told
+        await asyncio.sleep(_AGAIN_AFTER_S)
+
+
+def _is_away(told: Redis | Nats | None) -> bool:
+    """A refusal is an answer."""
+    return told is not None and bool(told.error) and not told.refused
 
 
 async def gather_redis(config: ClusterConfig) -> tuple[Redis | None, list[WorkerRecord]]:
