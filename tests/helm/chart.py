@@ -13,7 +13,6 @@ from tests.helm.objects import COUNTS, Object
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm"
 PRESETS = tuple(sorted(path.stem.removeprefix("values-") for path in CHART.glob("values-*.yaml")))
-_rendered: dict[tuple[Path, str | None, tuple[str, ...], bool], str] = {}  # by what was asked
 RELEASE, NAMESPACE = "prod", "serving"
 
 
@@ -23,9 +22,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Chart:
-    """One version of Helm."""
+    """One version of Helm, and the release that it would install."""
 
     binary: Path
+    release: str = RELEASE
+    namespace: str = NAMESPACE
 
     def lint(self, *arguments: str) -> None:
         COUNTS["lints"] += 1
@@ -40,7 +41,7 @@ class Chart:
         Raises:
             Refused: the schema or a check of the chart is against it.
         """
-        asked = (self.binary, preset, tuple(settings), notes)
+        asked = (self, preset, tuple(settings), notes)
         if asked not in _rendered:
             _rendered[asked] = self._rendered(preset, tuple(settings), notes)
         return _rendered[asked]
@@ -50,7 +51,7 @@ class Chart:
         files = ["-f", str(CHART / f"values-{preset}.yaml")] if preset else []
         sets = [part for setting in settings for part in ("--set", setting)]
         kind = ["install", "--dry-run=client"] if notes else ["template"]
-        return self._run(*kind, RELEASE, str(CHART), "--namespace", NAMESPACE, *files, *sets)
+        return self._run(*kind, self.release, str(CHART), "--namespace", self.namespace, *files, *sets)
 
     def objects(self, preset: str | None = None, settings: Sequence[str] = ()) -> list[Object]:
         return [o for o in yaml.load_all(self.render(preset, settings), Loader=yaml.CSafeLoader) if o]
@@ -63,6 +64,9 @@ class Chart:
         if done.returncode != 0:
             raise Refused(done.stderr + done.stdout)
         return done.stdout
+
+
+_rendered: dict[tuple[Chart, str | None, tuple[str, ...], bool], str] = {}  # by what was asked
 
 
 def tandem_yaml(objects: list[Object]) -> str:
