@@ -53,11 +53,20 @@ class Chart:
         kind = ["install", "--dry-run=client"] if notes else ["template"]
         return self._run(*kind, self.release, str(CHART), "--namespace", self.namespace, *files, *sets)
 
+    def over(self, kubeconfig: Path, preset: str, settings: Sequence[str]) -> list[Object]:
+        """What an upgrade would bring to a cluster that answers what it has."""
+        COUNTS["renders"] += 1
+        sets = [part for setting in settings for part in ("--set", setting)]
+        asked = [self.release, str(CHART), "--namespace", self.namespace, "-f", str(CHART / f"values-{preset}.yaml")]
+        server = ["--dry-run=server", "--is-upgrade", "--disable-openapi-validation"]
+        text = self._run("template", *server, *asked, *sets, kubeconfig=kubeconfig)
+        return [o for o in yaml.load_all(text, Loader=yaml.CSafeLoader) if o]
+
     def objects(self, preset: str | None = None, settings: Sequence[str] = ()) -> list[Object]:
         return [o for o in yaml.load_all(self.render(preset, settings), Loader=yaml.CSafeLoader) if o]
 
-    def _run(self, *arguments: str) -> str:
-        environment = {**os.environ, "KUBECONFIG": os.devnull}
+    def _run(self, *arguments: str, kubeconfig: Path = Path(os.devnull)) -> str:
+        environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
         done = subprocess.run(
             [str(self.binary), *arguments], capture_output=True, text=True, check=False, env=environment
         )
