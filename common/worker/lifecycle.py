@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from common.config.address import host_port
 from common.engine.loop import EngineLoop
 from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
 from common.rpc.server import Health, Probe, build_server, start_server
@@ -90,11 +91,11 @@ async def serve_instance(
         loop.add_signal_handler(number, ended.set)
     server = build_server()
     add_servicer(server)
-    port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
+    port = await start_server(server, host_port(context.worker.host, context.port), health, services)
     engine.start()
     tasks: list[asyncio.Task[None]] = []
     try:
-        await announcer.start(f"{context.worker.host}:{port}")
+        await announcer.start(host_port(context.worker.host, port))
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from common.bus.connection import Bus, connect_bus
 from common.clock import Clock
+from common.config.address import host_port
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.errors import ConfigError
 from services.autoscaler.kubernetes_api import KubernetesApi, cluster_configuration
@@ -50,7 +51,7 @@ async def open_surroundings(
     api = KubernetesApi(cluster_configuration(), namespace, own.api_timeout_s)
     bus = await connect_bus(config.nats.url, identity, config.nats.timeout_s, config.nats.start_timeout_s)
     picture = PoolWatch(api, kind, own.selector, clock)
-    schedulers = SchedulerWatch(own.schedulers or (f"{place.host}:{place.port}",), own.api_timeout_s)
+    schedulers = SchedulerWatch(own.schedulers or (host_port(place.host, place.port),), own.api_timeout_s)
     picture.start()
     try:
         yield Surroundings(
