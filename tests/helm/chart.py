@@ -1,6 +1,7 @@
 """Real Helm over the project's chart."""
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class Chart:
         """What would be installed, as text.
 
         Args:
-            settings: ``path=value``, as ``--set`` takes them.
+            settings: ``path=value``, as ``--set`` takes them; numbers with a point too, which it does not.
 
         Raises:
             Refused: the schema or a check of the chart is against it.
@@ -49,14 +50,14 @@ class Chart:
     def _rendered(self, preset: str | None, settings: tuple[str, ...], notes: bool) -> str:
         COUNTS["renders"] += 1
         files = ["-f", str(CHART / f"values-{preset}.yaml")] if preset else []
-        sets = [part for setting in settings for part in ("--set", setting)]
+        sets = [part for setting in settings for part in _set(setting)]
         kind = ["install", "--dry-run=client"] if notes else ["template"]
         return self._run(*kind, self.release, str(CHART), "--namespace", self.namespace, *files, *sets)
 
     def over(self, kubeconfig: Path, preset: str, settings: Sequence[str]) -> list[Object]:
         """What an upgrade would bring to a cluster that answers what it has."""
         COUNTS["renders"] += 1
-        sets = [part for setting in settings for part in ("--set", setting)]
+        sets = [part for setting in settings for part in _set(setting)]
         asked = [self.release, str(CHART), "--namespace", self.namespace, "-f", str(CHART / f"values-{preset}.yaml")]
         server = ["--dry-run=server", "--is-upgrade", "--disable-openapi-validation"]
         text = self._run("template", *server, *asked, *sets, kubeconfig=kubeconfig)
@@ -76,6 +77,10 @@ class Chart:
 
 
 _rendered: dict[tuple[Chart, str | None, tuple[str, ...], bool], str] = {}  # by what was asked
+
+
+def _set(setting: str) -> tuple[str, str]:
+    return ("--set-json" if re.fullmatch(r"[^=]+=\d+\.\d+", setting) else "--set", setting)
 
 
 def tandem_yaml(objects: list[Object]) -> str:
