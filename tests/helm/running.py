@@ -164,8 +164,8 @@ def port_settings() -> list[str]:
     return [f"{name}={first + i}" for i, name in enumerate(names)]
 
 
-def rendered(chart: Chart, settings: Sequence[str], directory: Path) -> Release:
+def rendered(chart: Chart, settings: Sequence[str], directory: Path, address: str = "127.0.0.1") -> Release:
     """The preset for CPUs, ready to be started."""
-    release = Release(chart.objects("local", [*port_settings(), *settings]), directory)
+    release = Release(chart.objects("local", [*port_settings(), *settings]), directory, address)
     release.write_config()
     return release

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
-from services.launcher.doctor.facts import Nats, Redis
+from services.launcher.doctor.facts import UNTRUSTED, Nats, Redis
 
 _AGAIN_AFTER_S = 0.5
 _Told = TypeVar("_Told")
@@ -49,8 +50,8 @@ async def _answered(ask: Callable[[], Awaitable[_Told]], is_away: Callable[[_Tol
 
 
 def _is_away(told: Redis | Nats | None) -> bool:
-    """A refusal is an answer."""
-    return told is not None and bool(told.error) and not told.refused
+    """A refusal is an answer, and so is a certificate that is not trusted: both will be the same later."""
+    return told is not None and bool(told.error) and not told.refused and UNTRUSTED not in told.error
 
 
 async def gather_redis(config: ClusterConfig) -> tuple[Redis | None, list[WorkerRecord]]:
@@ -104,12 +105,19 @@ async def gather_nats(config: ClusterConfig) -> Nats | None:
             )
     except (NatsError, OSError, TimeoutError) as error:
         text = f"{_place(url)}: {error or type(error).__name__} {' '.join(said)}".strip()
-        await client.close()
+        await _close(client, timeout_s)
         return Nats(error=text, refused="authorization" in text.lower())
     version = client.connected_server_version
     facts = Nats(version=f"{version.major}.{version.minor}.{version.patch}", max_payload_bytes=int(client.max_payload))
-    await client.close()
+    await _close(client, timeout_s)
     return facts
+
+
+async def _close(client: Client, timeout_s: float) -> None:
+    """The client's own end waits for ever when TLS was refused."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await client.close()
 
 
 def _place(url: str) -> str:
