@@ -163,6 +163,8 @@ spec:
         - $(NODE)
         - --rendezvous
         - {{ printf "%s:%d" $leader (int $p.ports.rendezvous) }}
+        - --clear-shared-memory
+        - /dev/shm
         - --log-format
         - json
       env:

@@ -74,27 +74,35 @@ class Release:
         text = tandem_yaml(self.objects).replace("/app/models", str(ROOT / "models"))
         (self.directory / "tandem.yaml").write_text(self._here(text))
 
-    def start(self, role: str) -> Pod:
+    def start(self, role: str, node: int = 0, address: str = "") -> Pod:
+        """Start a pod, or start it anew in what its volumes still hold.
+
+        Args:
+            node: of the group; a pod of its own has an address of its own.
+        """
+        name = f"{role}-{node}" if node else role
+        address = address or self.address
         template = self.template(role)
         container = template["spec"]["containers"][0]
-        environment = self._environment(template, container)
-        scratch = self.directory / role
-        scratch.mkdir()
-        command = [str(scratch) if part == "/tmp" else part for part in self._command(container, environment)]
+        environment = self._environment(template, container, node, address)
+        scratch = self.directory / name
+        (scratch / "shm").mkdir(parents=True, exist_ok=True)
+        own = {"/tmp": str(scratch), "/dev/shm": str(scratch / "shm")}
+        command = [own.get(part, part) for part in self._command(container, environment)]
         log = scratch / "log"
-        with log.open("wb") as out:
+        with log.open("ab") as out:
             process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT
             )
-        pod = Pod(container, process, log, self.address, {p["name"]: p["containerPort"] for p in container["ports"]})
-        self.started[role] = pod
+        pod = Pod(container, process, log, address, {p["name"]: p["containerPort"] for p in container["ports"]})
+        self.started[name] = pod
         return pod
 
     def run(self, role: str, container: str) -> "subprocess.CompletedProcess[str]":
         """A container that ends by itself."""
         template = self.template(role)
         (found,) = (c for c in containers(template) if c["name"] == container)
-        environment = self._environment(template, found)
+        environment = self._environment(template, found, 0, self.address)
         command = self._command(found, environment)
         return subprocess.run(
             command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
@@ -113,8 +121,8 @@ class Release:
                 raise AssertionError(f"what is {other}?")
         return command + [self._expanded(part, environment) for part in container["args"]]
 
-    def _environment(self, template: Object, container: Object) -> dict[str, str]:
-        labels = template["metadata"]["labels"] | {"apps.kubernetes.io/pod-index": "0"}
+    def _environment(self, template: Object, container: Object, node: int, address: str) -> dict[str, str]:
+        labels = template["metadata"]["labels"] | {"apps.kubernetes.io/pod-index": str(node)}
         # As in a pod: nothing but what is declared, and what this machine's interpreter needs.
         environment = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **self.outside}
@@ -125,7 +133,7 @@ class Release:
             elif "fieldRef" in source:
                 path = source["fieldRef"]["fieldPath"]
                 label = re.fullmatch(r"metadata\.labels\['(.*)'\]", path)
-                environment[entry["name"]] = labels[label[1]] if label else {"status.podIP": self.address}[path]
+                environment[entry["name"]] = labels[label[1]] if label else {"status.podIP": address}[path]
             else:
                 environment[entry["name"]] = self._expanded(entry["value"], environment)
         return environment
@@ -143,14 +151,16 @@ class Release:
         return re.sub(r"prod-tandem-[\w.-]+(?=:\d)", host, text)
 
     def stop(self) -> None:
-        for role in ("autoscaler", "scheduler", "decode", "prefill", "redis", "nats"):
-            if (pod := self.started.get(role)) is not None and pod.process.poll() is None:
-                pod.process.send_signal(signal.SIGTERM)
-                try:
-                    pod.process.wait(60)
-                except subprocess.TimeoutExpired:
-                    pod.process.kill()
-                    pod.process.wait()
+        """All at once; front doors first would be kinder, and slower."""
+        pods = [pod for pod in self.started.values() if pod.process.poll() is None]
+        for pod in pods:
+            pod.process.send_signal(signal.SIGTERM)
+        for pod in pods:
+            try:
+                pod.process.wait(60)
+            except subprocess.TimeoutExpired:
+                pod.process.kill()
+                pod.process.wait()
 
 
 def port_settings() -> list[str]:
