@@ -110,11 +110,12 @@ def doctor(
     role: Annotated[Literal["prefill", "decode", "scheduler"], typer.Option("--role", help="What shall run here.")],
     settings: Settings = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    patient: Annotated[bool, typer.Option("--wait", help="Give Redis and NATS their time to start.")] = False,
 ) -> None:
     """Check this machine, the model, Redis, NATS and running instances; each finding names the setting to change."""
     from services.launcher.doctor.run import run_doctor
 
-    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json))
+    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json, patient=patient))
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)

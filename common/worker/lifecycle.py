@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from common.config.address import host_port
 from common.engine.loop import EngineLoop
 from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
 from common.rpc.server import Health, Probe, build_server, start_server
@@ -89,12 +90,12 @@ async def serve_instance(
     stop, loop = stop_signal(), asyncio.get_running_loop()
     server = build_server()
     add_servicer(server)
-    port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
+    port = await start_server(server, host_port(context.worker.host, context.port), health, services)
     engine.start()
     tasks: list[asyncio.Task[None]] = []
     drained = False
     try:
-        await announcer.start(f"{context.worker.host}:{port}", stop.asked)
+        await announcer.start(host_port(context.worker.host, port), stop.asked)
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)

@@ -8,6 +8,7 @@ from common.errors import TandemError
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.arguments import parse_arguments, rank_command
 from common.worker.pod import run_pod
+from common.worker.shared_memory import clear_left_over
 from common.worker.tether import tether_to_parent
 
 log = get_log(__name__)
@@ -26,5 +27,7 @@ def pod_main(role: Role, rank_module: str, argv: Sequence[str]) -> int:
     worker = config.prefill.worker if role == "prefill" else config.decode.worker
     if arguments.tethered:
         tether_to_parent(worker.drain_timeout_s)
+    if arguments.clear_shared_memory is not None:
+        clear_left_over(arguments.clear_shared_memory)
     commands = [rank_command(arguments, place, rank_module, worker.threads) for place in places]
     return run_pod(commands, worker.drain_timeout_s)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from common.bus.connection import Bus, connect_bus
 from common.clock import Clock
-from common.config.address import without_password
+from common.config.address import host_port, without_password
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.errors import ConfigError
 from common.worker.stop_signal import unless_stopped
@@ -58,7 +58,7 @@ async def open_surroundings(
         connect_bus(config.nats.url, identity, config.nats.timeout_s, config.nats.start_timeout_s),
     )
     picture = PoolWatch(api, kind, own.selector, clock)
-    schedulers = SchedulerWatch(own.schedulers or (f"{place.host}:{place.port}",), own.api_timeout_s)
+    schedulers = SchedulerWatch(own.schedulers or (host_port(place.host, place.port),), own.api_timeout_s)
     picture.start()
     try:
         yield Surroundings(

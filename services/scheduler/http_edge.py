@@ -15,9 +15,11 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from common.config.address import host_port
 from common.errors import ConfigError, InvalidInput, Overloaded, TandemError
 from common.rpc.channel import MAX_MESSAGE_BYTES
 from common.rpc.inference_data import Delta, Usage
+from common.telemetry.listener import listen
 from services.scheduler.core import Core
 from services.scheduler.openai_request import OpenAiRequest, chat_request, completion_request, in_body
 from services.scheduler.openai_response import (
@@ -61,12 +63,11 @@ class HttpEdge:
             ConfigError: the address cannot be bound.
         """
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
         try:
-            await site.start()
+            await web.SockSite(self._runner, listen(host, port)).start()
         except OSError as error:
             await self._runner.cleanup()
-            raise ConfigError(f"cannot listen on http://{host}:{port}: {error.strerror}") from error
+            raise ConfigError(f"cannot listen on http://{host_port(host, port)}: {error.strerror}") from error
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from common.clock import MonotonicClock
+from common.config.address import host_port
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
@@ -52,7 +53,7 @@ async def serve(config: ClusterConfig, number: int) -> None:
         probes = Probes(live=lambda: answers_within(loop, STUCK_AFTER_S), ready=replica.ready)
         exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number, probes)
         http_port = await edge.start(place.host, place.http_port and place.http_port + number)
-        port = await start_server(server, f"{place.host}:{place.port and place.port + number}", health, [SERVICE])
+        port = await start_server(server, host_port(place.host, place.port and place.port + number), health, [SERVICE])
         log.info("serving", port=port, http_port=http_port, metrics_port=exporter.port, identity=replica.identity)
 
         upkeep = asyncio.create_task(keep_up(replica, links, health))

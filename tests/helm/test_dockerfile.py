@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -85,7 +86,7 @@ def test_bases_are_pinned_and_name_no_registry(target: str) -> None:
 def test_the_user_is_the_charts_and_not_root(target: str) -> None:
     assert STAGES[target].all("USER") == ["10001:10001"]
     assert STAGES[target].steps[-1][0] == "CMD"
-    assert "runAsUser: 10001" in (ROOT / "helm/templates/_environment.tpl").read_text()
+    assert yaml.safe_load((ROOT / "helm/values.yaml").read_text())["runAsUser"] == 10001
 
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])

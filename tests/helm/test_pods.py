@@ -56,6 +56,8 @@ def test_workers_take_their_flags(role: str, shape: str, request: pytest.Fixture
     arguments = parse_arguments(role, filled)  # type: ignore[arg-type]
     assert (arguments.config, arguments.log_format) == (Path("/etc/tandem/tandem.yaml"), "json")
     assert (arguments.pod.group, arguments.pod.node) == (1, 3)
+    (shm,) = (m["mountPath"] for m in container["volumeMounts"] if m["name"] == "shm")
+    assert str(arguments.clear_shared_memory) == shm
     host, _, port = arguments.rendezvous.rpartition(":")
     assert int(port) == named(container["ports"], "rendezvous")["containerPort"]
     leader = f"prod-tandem-{role}-0-0.prod-tandem-{role}.{NAMESPACE}.svc"

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -49,6 +50,22 @@ def test_probes_answer_for_themselves(service: Service, port: int) -> None:
     assert get(port, "/readyz") == (200, "ready\n")
     service.live = False
     assert get(port, "/healthz") == (503, "not live\n")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(("host", "families"), [("0.0.0.0", 2), ("::", 2), ("127.0.0.1", 1), ("::1", 1)])
+def test_every_address_means_both_families(service: Service, host: str, families: int) -> None:
+    probes = Probes(live=lambda: service.live, ready=lambda: service.ready)
+    exporter = MetricsExporter(CollectorRegistry(), host, 0, probes)
+    answers = 0
+    for url in (f"http://127.0.0.1:{exporter.port}", f"http://[::1]:{exporter.port}"):
+        try:
+            with urllib.request.urlopen(f"{url}/healthz", timeout=5) as reply:
+                answers += reply.status == 200
+        except OSError:
+            pass
+    exporter.close()
+    assert answers == families
 
 
 def test_version_and_unknown_paths(port: int) -> None:

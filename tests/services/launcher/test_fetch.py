@@ -1,3 +1,4 @@
+import fcntl
 import hashlib
 import http.server
 import threading
@@ -17,12 +18,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     files: dict[str, bytes]
     asked: list[tuple[str, str, str]]
+    busy: list[str]  # names whose next answer is 503
     cut: int
 
     def do_GET(self) -> None:
         name = self.path.removeprefix("/model/")
         span = self.headers.get("Range", "")
         self.asked.append((name, span, self.headers.get("Authorization", "")))
+        if name in self.busy:
+            self.busy.remove(name)
+            self.send_error(503)
+            return
         if name not in self.files:
             self.send_error(404)
             return
@@ -49,7 +55,7 @@ def server() -> Iterator[type[Handler]]:
     files["SHA256SUMS"] = "".join(
         f"{hashlib.sha256(body).hexdigest()}  ./{name}\n" for name, body in files.items()
     ).encode()
-    handler = type("Served", (Handler,), {"files": files, "asked": [], "cut": 0})
+    handler = type("Served", (Handler,), {"files": files, "asked": [], "busy": [], "cut": 0})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
         thread = threading.Thread(target=httpd.serve_forever)
         thread.start()
@@ -57,6 +63,14 @@ def server() -> Iterator[type[Handler]]:
         yield handler
         httpd.shutdown()
         thread.join()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was waited between attempts; nothing is."""
+    waited: list[float] = []
+    monkeypatch.setattr("services.launcher.fetch.time.sleep", waited.append)
+    return waited
 
 
 def fetch(server: type[Handler], directory: Path, only: str = "*") -> None:
@@ -78,6 +92,45 @@ def test_a_broken_transfer_is_continued_where_it_broke(server: type[Handler], tm
     half, three_quarters = len(WEIGHTS) // 2, len(WEIGHTS) * 3 // 4
     spans = [span for name, span, _ in server.asked if name == "a.safetensors"]
     assert spans == ["", f"bytes={half}-", f"bytes={three_quarters}-"]
+
+
+def test_breaks_that_bring_bytes_never_use_up_the_attempts(server: type[Handler], tmp_path: Path) -> None:
+    server.cut = 12
+    fetch(server, tmp_path)
+    assert (tmp_path / "a.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_server_that_is_away_is_waited_for_and_then_given_up(
+    server: type[Handler], tmp_path: Path, pauses: list[float]
+) -> None:
+    server.busy += ["SHA256SUMS", "SHA256SUMS", "a.safetensors", "a.safetensors", "a.safetensors", "a.safetensors"]
+    fetch(server, tmp_path)
+    assert (tmp_path / "a.safetensors").read_bytes() == WEIGHTS
+    assert pauses == [1.0, 5.0, 1.0, 5.0, 15.0, 30.0]
+    (tmp_path / "a.safetensors").unlink()
+    server.busy += ["a.safetensors"] * 5
+    with pytest.raises(DependencyUnavailable, match="503"):
+        fetch(server, tmp_path)
+
+
+def test_what_is_not_there_is_not_waited_for(server: type[Handler], tmp_path: Path, pauses: list[float]) -> None:
+    with pytest.raises(DependencyUnavailable, match="404"):
+        run_fetch(server.url, "NOSUMS", tmp_path, "*")  # type: ignore[attr-defined]
+    assert pauses == []
+
+
+def test_who_wants_little_does_not_wait_for_who_fetches_all(server: type[Handler], tmp_path: Path) -> None:
+    with (tmp_path / ".a.safetensors.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fetch(server, tmp_path, "*.json")
+        waiting = threading.Thread(target=fetch, args=(server, tmp_path))
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        assert not (tmp_path / "a.safetensors").exists()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        waiting.join(30.0)
+    assert (tmp_path / "a.safetensors").read_bytes() == WEIGHTS
 
 
 def test_wrong_content_never_gets_the_name(server: type[Handler], tmp_path: Path) -> None:
