@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from common.clock import Clock
 from common.engine.runner import Runner
+from common.engine.step_gate import StepGate
 from common.errors import Draining, InternalError, TandemError
 from common.parallel.waits import Waits, run
 
@@ -16,6 +17,8 @@ Result = TypeVar("Result")
 
 
 class Engine(Protocol[Event]):
+    gate: StepGate
+
     @property
     def steps(self) -> int: ...
 
@@ -42,6 +45,8 @@ class EngineLoop(Generic[EngineT, Event]):
         deliver: called on the engine thread with events in order; must only hand them on.
         poll_s: while the engine finds nothing to run, how often it looks again (leases and deadlines expire, other
             instances of the group wake up).
+        rest_s: how often an engine without work takes an empty step all the same, which tells the instance's other
+            ranks and other instances that this one lives. In between it waits for a command or the group's call.
         at_end: called on the engine thread after an ordered end.
     """
 
@@ -53,12 +58,14 @@ class EngineLoop(Generic[EngineT, Event]):
         *,
         name: str,
         poll_s: float = 0.005,
+        rest_s: float = 1.0,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._deliver = deliver
         self._clock = clock
         self._poll_s = poll_s
+        self._rest_s = rest_s
         self._at_end = at_end
         self._stop_error: TandemError = Draining("the instance has shut down")
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -138,14 +145,23 @@ class EngineLoop(Generic[EngineT, Event]):
 
     def _turn_until_stopped(self) -> None:
         busy = True
+        step_by_s = self._clock.now_s()
         while not self._is_over():
             self._take_commands(wait=not busy)
+            self._progress_s = self._clock.now_s()
+            if self._rests() and self._progress_s < step_by_s:
+                busy = False
+                continue
+            step_by_s = self._progress_s + self._rest_s
             before = self._engine.steps
             events = run(self._engine.step())
             busy = bool(events) or self._engine.steps != before
             self._progress_s = self._clock.now_s()
             if events:
                 self._deliver(events)
+
+    def _rests(self) -> bool:
+        return not self._engine.has_work() and not self._engine.gate.called()
 
     def _is_over(self) -> bool:
         if self._stop_at_s is None:
@@ -155,7 +171,8 @@ class EngineLoop(Generic[EngineT, Event]):
     def _take_commands(self, *, wait: bool) -> None:
         try:
             if wait:
-                self._inbox.get(timeout=self._poll_s)()
+                watches = self._engine.has_work() or not self._engine.gate.alone
+                self._inbox.get(timeout=self._poll_s if watches else self._rest_s)()
             while True:
                 self._inbox.get_nowait()()
         except queue.Empty:

@@ -60,7 +60,7 @@ class PrefillEngine:
         self._shape = settings.shape
         self.runner = runner
         self._clock = clock
-        self._gate = gate
+        self.gate = gate
         self._root = root
         self._leases = LeaseTable(clock)
         self._ready = ReadyBlocks(pool, runner.pool, incarnation, has_mtp=runner.model.has_mtp)
@@ -131,7 +131,7 @@ class PrefillEngine:
 
     def has_work(self) -> bool:
         """Something waits, computes or is leased, or the group's next step is due."""
-        return bool(self._waiting or self._computing or self._held or self._events or not self._gate.parked)
+        return bool(self._waiting or self._computing or self._held or self._events or not self.gate.parked)
 
     def load(self) -> EngineLoad:
         counts = self.pool.counts()
@@ -163,9 +163,9 @@ class PrefillEngine:
         self._sweep()
         chunks = self._plan_chunks()
         if chunks:
-            self._gate.wake()
+            self.gate.wake()
         yield  # in one process: every instance has decided whether to wake the group before any looks
-        schedule = self._gate.enter()
+        schedule = self.gate.enter()
         if schedule is None:
             yield from self.runner.pause()
             return self._drain()
@@ -188,13 +188,13 @@ class PrefillEngine:
             result = yield from self.runner.lead(plan, rules, lambda draws: self._first_tokens(members, draws))
         except RuntimeError as error:  # what torch raises, out of memory included
             failure = InternalError(f"prefill step {self._step} failed: {error}")
-            if not (self._gate.alone and self.runner.alone):
+            if not (self.gate.alone and self.runner.alone):
                 raise failure from error
             for sequence in members:
                 self._end(sequence.work.work_id, failure)
-            self._gate.leave(())
+            self.gate.leave(())
             return self._drain()
-        self._gate.leave(result.announced)
+        self.gate.leave(result.announced)
         self._take(members, steps, result)
         self._step_time.add(self._clock.now_s() - began_s)
         return self._drain()

@@ -93,7 +93,7 @@ def join_group(
         topology,
         exchange(transport, placement),
         tensor_group(topology, transport),
-        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP), peers),
+        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP), peers, alone=topology.instances == 1),
         GroupEnding(store, topology.instances) if topology.instances > 1 else None,
         arrival,
         transport,

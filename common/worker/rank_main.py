@@ -25,6 +25,7 @@ log = get_log(__name__)
 
 _POLL_S = 0.005
 _POLL_WITH_FOLLOWERS_S = 0.02
+_REST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,11 @@ def _context(role: Role, arguments: WorkerArguments) -> RankContext:
 def poll_s(context: RankContext) -> float:
     """How often an idle engine looks around. With followers every look is a message to each, so fewer."""
     return _POLL_S if context.place.parallel.tp == 1 else _POLL_WITH_FOLLOWERS_S
+
+
+def rest_s(context: RankContext) -> float:
+    """How often an engine without work shows that it lives; well within what counts as silence."""
+    return min(_REST_S, context.worker.group_silence_s / 8)
 
 
 def end_process(code: int) -> NoReturn:

@@ -24,7 +24,7 @@ from common.worker.describe import describe
 from common.worker.engine_shape import decode_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
-from common.worker.rank_main import RankContext, end_process, poll_s, rank_main
+from common.worker.rank_main import RankContext, end_process, poll_s, rank_main, rest_s
 from common.worker.rank_parts import RankParts
 from services.decode.acquaintance import Acquaintances
 from services.decode.instance import DecodeInstance
@@ -43,7 +43,13 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         decode_settings(config), parts.runner, BlockPool(config.decode.blocks), clock, parts.group.gate, root=parts.root
     )
     loop = EngineLoop(
-        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.leave_group
+        engine,
+        channel.put,
+        clock,
+        name=f"{name} engine",
+        poll_s=poll_s(context),
+        rest_s=rest_s(context),
+        at_end=parts.leave_group,
     )
     health = Health()
     probes = probes_of(loop, health, context.worker.stalled_after_s)

@@ -20,7 +20,7 @@ from common.worker.describe import describe
 from common.worker.engine_shape import prefill_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
-from common.worker.rank_main import RankContext, end_process, poll_s, rank_main
+from common.worker.rank_main import RankContext, end_process, poll_s, rank_main, rest_s
 from common.worker.rank_parts import RankParts
 from services.prefill.instance import EngineLeases, PrefillInstance
 from services.prefill.runs import Runs
@@ -44,7 +44,13 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         early=channel.put,
     )
     loop = EngineLoop(
-        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.leave_group
+        engine,
+        channel.put,
+        clock,
+        name=f"{name} engine",
+        poll_s=poll_s(context),
+        rest_s=rest_s(context),
+        at_end=parts.leave_group,
     )
     health = Health()
     probes = probes_of(loop, health, context.worker.stalled_after_s)
