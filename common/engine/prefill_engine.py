@@ -7,6 +7,7 @@ from common.clock import Clock
 from common.engine.draw_rule import DrawRule
 from common.engine.events import BlocksReady, EngineLoad, Failed, FirstToken, HandoffReady, PrefillEvent, Started
 from common.engine.prefill_plan import Chunk, PromptState, plan_chunks
+from common.engine.prefill_rate import PrefillRate
 from common.engine.ready_blocks import ReadyBlocks
 from common.engine.runner import Runner, SequenceDraws, StepResult
 from common.engine.sequence import PrefillSequence, StepTime, check_queue, check_work, end_position, finish_reason
@@ -72,6 +73,7 @@ class PrefillEngine:
         self._blocked = False
         self._step = 0
         self._step_time = StepTime()
+        self.rate = PrefillRate()
 
     # Commands
 
@@ -144,6 +146,7 @@ class PrefillEngine:
             free_blocks=counts.available,
             total_blocks=counts.total,
             step_s=self._step_time.mean_s,
+            tokens_per_s=self.rate.tokens_per_s,
         )
 
     def check_idle(self) -> None:
@@ -196,7 +199,10 @@ class PrefillEngine:
             return self._drain()
         self.gate.leave(result.announced)
         self._take(members, steps, result)
-        self._step_time.add(self._clock.now_s() - began_s)
+        step_s = self._clock.now_s() - began_s
+        self._step_time.add(step_s)
+        if chunks:  # the step may have been for others of the group alone
+            self.rate.add(sum(chunk.tokens for chunk in chunks), step_s)
         return self._drain()
 
     def _sweep(self) -> None:

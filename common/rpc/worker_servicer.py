@@ -18,13 +18,13 @@ class WorkerServicer:
     """
 
     def __init__(self, description: InstanceDescription, cancel: Callable[[str], Awaitable[bool]]) -> None:
-        self._description = description
+        self.description = description
         self._cancel = cancel
 
     async def Describe(  # noqa: N802
         self, request: engine_pb2.DescribeRequest, context: grpc.aio.ServicerContext
     ) -> engine_pb2.InstanceDescription:
-        return description_to_wire(self._description)
+        return description_to_wire(self.description)
 
     async def Cancel(  # noqa: N802
         self, request: engine_pb2.CancelWork, context: grpc.aio.ServicerContext

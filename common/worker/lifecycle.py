@@ -14,7 +14,7 @@ from common.telemetry.exporter import Probes
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
 from common.worker.rank_main import RankContext
-from common.worker.stop_signal import stop_signal
+from common.worker.stop_signal import stop_signal, unless_stopped
 
 log = get_log(__name__)
 
@@ -74,11 +74,12 @@ async def serve_instance(
     close: Callable[[], Awaitable[None]],
     ending: GroupEnding | None,
     health: Health,
+    warm_up: Callable[[], Coroutine[None, None, None]] | None = None,
     beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
     """Run until SIGTERM and then drain, until the next SIGTERM at the longest, or until the engine dies.
 
-    `beside` runs from the registration to the end.
+    `warm_up` runs on the started engine before the registration, `beside` from there to the end.
 
     Draining: readiness goes, new work is refused, work and leases that are here end or run out their time, then the
     engine, streams and clients are closed in this order.
@@ -95,6 +96,8 @@ async def serve_instance(
     tasks: list[asyncio.Task[None]] = []
     drained = False
     try:
+        if warm_up is not None:
+            await unless_stopped(stop.asked, "the engine's warm-up", warm_up())
         await announcer.start(host_port(context.worker.host, port), stop.asked)
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -25,6 +26,7 @@ from common.worker.rank_parts import RankParts
 from services.prefill.instance import EngineLeases, PrefillInstance
 from services.prefill.runs import Runs
 from services.prefill.servicer import SERVICE, PrefillServicer, register
+from services.prefill.warm_up import WarmUp
 
 
 async def serve(context: RankContext, parts: RankParts) -> None:
@@ -61,9 +63,12 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         agent, context.incarnation, parts.pool.block_bytes, parts.compatibility, EngineLeases(loop, runs)
     )
     instance = PrefillInstance(loop, source, runs, metrics, config.prefill.lease_s)
-    channel.listen(instance.on_events)
-    description = describe(context, parts.compatibility)
-    servicer = PrefillServicer(instance, description, clock)
+    warm_up = WarmUp(loop, engine.settings.shape, parts.model.vocab_size, instance.on_events)
+    channel.listen(warm_up.on_events)
+    servicer = PrefillServicer(instance, describe(context, parts.compatibility), clock)
+
+    async def measure() -> None:
+        servicer.description = replace(servicer.description, tokens_per_s=await warm_up.run())
 
     async def close() -> None:
         agent.close()
@@ -79,6 +84,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         close=close,
         ending=parts.group.ending,
         health=health,
+        warm_up=measure,
     )
 
 

@@ -103,7 +103,7 @@ def test_steps():
 def test_handoff_description_and_decode_request():
     handoff = Handoff(TOKEN, (5, 6), None)
     assert convert.handoff_from_wire(convert.handoff_to_wire(handoff)) == handoff
-    description = InstanceDescription("p0", "prefill", "g", 2**63, COMPATIBILITY, 100, 4096, 8)
+    description = InstanceDescription("p0", "prefill", "g", 2**63, COMPATIBILITY, 100, 4096, 8, 812.5)
     assert convert.description_from_wire(convert.description_to_wire(description)) == description
     request = DecodeRequest(WORK, TransferSource("p0", "h:1", 2**63 + 1))
     assert convert.decode_request_from_wire(convert.decode_request_to_wire(request, 5.0), 5.0) == request
