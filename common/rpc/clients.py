@@ -28,6 +28,7 @@ from common.rpc.convert_inference import (
 from common.rpc.errors import from_rpc_error
 from common.rpc.inference_data import ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
 from common.rpc.server import Probe
+from common.rpc.trace_metadata import outgoing
 from common.rpc.worker_data import DecodeRequest, InstanceDescription, PrefillEvent, StepBatch
 from protos import engine_pb2, engine_pb2_grpc, inference_pb2, inference_pb2_grpc
 
@@ -73,7 +74,7 @@ class InferenceClient(Connection):
 
     async def generate(self, request: GenerateRequest, timeout_s: float | None = None) -> AsyncGenerator[Delta, None]:
         """Leaving the iteration early cancels the request."""
-        call = self._stub.Generate(request_to_wire(request), timeout=timeout_s)
+        call = self._stub.Generate(request_to_wire(request), timeout=timeout_s, metadata=outgoing())
         try:
             async for wire in call:
                 yield delta_from_wire(wire)
@@ -146,7 +147,7 @@ class PrefillClient(WorkerClient):
     async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncGenerator[PrefillEvent, None]:
         """Leaving the iteration early cancels the work and frees its lease. `failed` arrives as a raised error."""
         wire = engine_pb2.PrefillRequest(work=work_to_wire(work, self._clock.now_s()), keep_for_decode=keep_for_decode)
-        call = self._stub.Run(wire)
+        call = self._stub.Run(wire, metadata=outgoing())
         try:
             async for event in call:
                 plain = prefill_event_from_wire(event)
@@ -179,7 +180,8 @@ class DecodeClient(WorkerClient):
     async def admit(self, request: DecodeRequest, timeout_s: float) -> int:
         """How many pieces of work are queued before it; a refusal raises."""
         try:
-            answer = await self._stub.Admit(decode_request_to_wire(request, self._clock.now_s()), timeout=timeout_s)
+            wire = decode_request_to_wire(request, self._clock.now_s())
+            answer = await self._stub.Admit(wire, timeout=timeout_s, metadata=outgoing())
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from error
         return int(answer.queued_ahead)

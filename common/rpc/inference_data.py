@@ -165,3 +165,4 @@ class Explanation:
     outcome: str = ""
     predicted_cached_blocks: int = 0
     actual_cached_blocks: int = 0
+    trace_id: str = ""

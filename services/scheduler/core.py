@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from common.errors import Draining, DuplicateRequest, InvalidInput, TandemError, UnknownModel
 from common.rpc.inference_data import CancelOutcome, ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
+from common.telemetry.trace import Trace, continued
 from services.scheduler.front_door import ValidRequest, validate
 from services.scheduler.journey import Itinerary, Journey
 from services.scheduler.model_card import ModelCard
@@ -40,18 +41,21 @@ class Core:
     def draining(self) -> bool:
         return self._draining
 
-    async def generate(self, request: GenerateRequest, budget_s: float | None = None) -> AsyncGenerator[Delta, None]:
+    async def generate(
+        self, request: GenerateRequest, budget_s: float | None = None, traceparent: str | None = None
+    ) -> AsyncGenerator[Delta, None]:
         """Leaving early ends the request on every worker.
 
         Args:
             budget_s: what is left of the call's own deadline; the request's counts too.
+            traceparent: the client's trace, which the request goes on with; without a valid one it gets its own.
 
         Raises:
             TandemError
         """
         start_s = self._with.clock.now_s()
         try:
-            journey, request_id = await self._begin(request, start_s, budget_s)
+            journey, request_id = await self._begin(request, start_s, budget_s, continued(traceparent))
         except TandemError as error:
             self._with.around.metrics.count_failure(error)
             raise
@@ -128,7 +132,9 @@ class Core:
             raise InvalidInput("request_id", request_id, "a request that ended here recently")
         return explanation
 
-    async def _begin(self, request: GenerateRequest, start_s: float, budget_s: float | None) -> tuple[Journey, str]:
+    async def _begin(
+        self, request: GenerateRequest, start_s: float, budget_s: float | None, trace: Trace
+    ) -> tuple[Journey, str]:
         if self._draining:
             raise Draining("this scheduler shuts down; ask another")
         arrival = _Arrival(request, f"req-{secrets.token_hex(12)}", secrets.randbits(62))
@@ -139,7 +145,7 @@ class Core:
             raise Draining("this scheduler shuts down; ask another")
         budgets = [budget_s, None if valid.deadline_ms is None else valid.deadline_ms / 1000]
         deadlines = [start_s + budget for budget in budgets if budget is not None]
-        journey = Journey(valid, self._with, start_s, min(deadlines, default=None))
+        journey = Journey(valid, self._with, start_s, min(deadlines, default=None), trace)
         self._live[valid.request_id] = journey
         self._idle.clear()
         journey.start()

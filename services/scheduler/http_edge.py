@@ -20,6 +20,7 @@ from common.errors import ConfigError, InvalidInput, Overloaded, TandemError
 from common.rpc.channel import MAX_MESSAGE_BYTES
 from common.rpc.inference_data import Delta, Usage
 from common.telemetry.listener import listen
+from common.telemetry.trace import HEADER
 from services.scheduler.core import Core
 from services.scheduler.openai_request import OpenAiRequest, chat_request, completion_request, in_body
 from services.scheduler.openai_response import (
@@ -96,7 +97,7 @@ class HttpEdge:
             asked, understood = read(body), body
             request = replace(asked.request, request_id=http.headers.get(_REQUEST_ID, ""))
             heading = Heading(chat, self._core.model("").model, int(time.time()), self._spell)
-            async with aclosing(self._core.generate(request)) as deltas:
+            async with aclosing(self._core.generate(request, traceparent=http.headers.get(HEADER))) as deltas:
                 first = await anext(deltas)
                 if asked.stream:
                     return await self._stream(http, asked, heading, first, deltas)

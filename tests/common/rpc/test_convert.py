@@ -158,5 +158,5 @@ def test_information():
     cluster = ClusterInfo("m", (instance,), "s", 6, 7, 8)
     assert convert_inference.cluster_from_wire(convert_inference.cluster_to_wire(cluster)) == cluster
     placements = (Placement("prefill", "p0", (Candidate("p0", 0.5, {"queue_s": 0.5}),)),)
-    explanation = Explanation("r", placements, Ledger((("other", 1.0),), 1.0), 2, "stop", 3, 4)
+    explanation = Explanation("r", placements, Ledger((("other", 1.0),), 1.0), 2, "stop", 3, 4, "5" * 32)
     assert convert_inference.explanation_from_wire(convert_inference.explanation_to_wire(explanation)) == explanation
