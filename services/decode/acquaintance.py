@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common.clock import Clock
-from common.errors import DependencyUnavailable, TandemError
+from common.errors import DependencyUnavailable, Incompatible, TandemError
 from common.rpc.worker_data import TransferSource
 from common.state.worker_leases import WorkerLeases, WorkerRecord
 from common.telemetry.logs import get_log
@@ -30,6 +30,7 @@ class Acquaintances:
         self._reads = reads
         self._clock = clock
         self._known: dict[str, _Acquainted] = {}
+        self._refusals: dict[str, str] = {}  # why not, said once
 
     async def keep(self, leases: Callable[[], WorkerLeases]) -> None:
         """Follow the leases until cancelled. While nobody can say who has one, nothing changes."""
@@ -44,6 +45,8 @@ class Acquaintances:
 
     async def meet(self, listed: Sequence[WorkerRecord]) -> None:
         """Greet every incarnation once, part from the one that it replaced and from those that left long ago."""
+        names = {record.instance for record in listed}
+        self._refusals = {name: why for name, why in self._refusals.items() if name in names}
         for record in listed:
             source = TransferSource(record.instance, record.address, record.incarnation)
             before = self._known.get(record.instance)
@@ -71,6 +74,10 @@ class Acquaintances:
         try:
             await self._reads.acquaint(source)
         except TandemError as error:
-            log.info("prefill does not answer yet", instance=source.instance, why=error)
+            if self._refusals.get(source.instance) != str(error):
+                self._refusals[source.instance] = str(error)
+                said = log.error if isinstance(error, Incompatible) else log.info
+                said("prefill cannot be read from", instance=source.instance, why=error)
             return False
+        self._refusals.pop(source.instance, None)
         return True

@@ -22,6 +22,7 @@ BASE: dict[str, Any] = {
     "prefill": {"blocks": 256, "chunk_tokens": 64},
     "decode": {"blocks": 256, "landing_blocks": 32, "draining_blocks_limit": 16},
     "redis": {"worker_lease_s": 3.0},
+    "scheduler": {"lookup_budget_ms": 200.0},  # for a machine that does much else
 }
 CONFIGURATIONS: dict[str, list[str]] = {
     # Two groups of each role, so that one can die.

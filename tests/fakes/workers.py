@@ -227,6 +227,11 @@ class Running:
     position: int  # of the next token
     task: asyncio.Task | None = None
 
+    @property
+    def drawn(self) -> int:
+        """Tokens drawn here."""
+        return self.position - len(self.work.token_ids) - 1
+
 
 class FakeDecode(FakeWorker, engine_pb2_grpc.DecodeServicer):
     """`prefills` stands for the transfer: instances by name, whose leases it reads."""

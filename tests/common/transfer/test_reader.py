@@ -195,7 +195,34 @@ def test_lease_that_ends_during_a_slow_read_is_noticed(source, start):
     assert_idle(destination)
 
 
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_50_killed_sources_leave_every_slot_free(tmp_path, source, start):
+    """C3 in full length: each is killed with a read under way; others' transfers go on in the same arena."""
+    destination = start()
+    destination.warm(source)
+    for number in range(50):
+        mortal = Source(tmp_path, f"mortal{number}", 4, BLOCK)
+        try:
+            stuck_read(mortal, destination, f"lost{number}", within_s=30.0)
+            killed_s = time.monotonic()
+            mortal.kill()
+            kind, work_id, error = destination.outcomes.next()
+            assert (kind, work_id) == ("failed", f"lost{number}")
+            assert isinstance(error, PeerDisconnected)
+            assert_idle(destination)
+            assert time.monotonic() - killed_s < 2.0
+        finally:
+            mortal.close()
+        destination.reader.start(target(source, f"w{number}", [4, 5, 6], []))
+        destination.reader.announce(f"w{number}", source.ready(range(3), [0, 1, 2], []))
+        destination.reader.handoff(f"w{number}", HANDOFF)
+        assert destination.outcomes.next()[:2] == ("landed", f"w{number}")
+        assert same(source, [0, 1, 2], destination, [4, 5, 6])
+
+
 def test_killed_source_fails_at_once(mortal, start):
+    """C3."""
     destination = start()
     stuck_read(mortal, destination, "w", within_s=30.0)
     killed_s = time.monotonic()

@@ -15,7 +15,7 @@ from common.parallel.step_gate import LockStepGate
 from common.parallel.transport import Channel, Message
 from common.parallel.wake_flag import StoreWakeFlag
 from common.worker.group import POLICIES, GroupEnding, RankGroup, join_group
-from services.launcher.embedded import free_port
+from services.launcher.ports import free_ports
 
 
 def test_one_that_drains_makes_all_drain_and_none_leaves_early() -> None:
@@ -60,7 +60,7 @@ def test_a_parked_group_notices_a_silent_instance() -> None:
 
 def test_who_leaves_first_lets_others_fetch_what_it_sent() -> None:
     """A peer fetches a message when it receives it: until then the sender must not go."""
-    port = free_port()
+    port = free_ports(1)
     groups: dict[int, RankGroup] = {}
 
     def join(rank: int) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 
 from common.clock import ManualClock
-from common.errors import DependencyUnavailable, PeerDisconnected
+from common.errors import DependencyUnavailable, Incompatible, PeerDisconnected
 from common.rpc.worker_data import TransferSource
 from common.state.worker_leases import WorkerRecord
 from services.decode.acquaintance import PART_AFTER_S, Acquaintances
@@ -94,3 +94,19 @@ async def test_who_left_is_parted_with_after_a_while_and_greeted_when_it_comes_b
     assert (reads.parted, reads.hung_up) == ([source("p-0", 1)], ["127.0.0.1:1"])
     await known.meet(both)
     assert reads.greeted == [source("p-0", 1), source("p-1", 2), source("p-0", 1)]
+
+
+async def test_a_refusal_is_said_once_and_names_the_field(caplog) -> None:
+    class Odd(Reads):
+        async def acquaint(self, source: TransferSource) -> None:
+            raise Incompatible("block_tokens", 16, 32)
+
+    known = Acquaintances(Odd(), ManualClock())  # type: ignore[arg-type]
+    for _ in range(3):
+        await known.meet([record("p-0", 1)])
+    said = [one for one in caplog.records if one.getMessage() == "prefill cannot be read from"]
+    assert [one.levelname for one in said] == ["ERROR"]
+    assert "block_tokens differs: ours 16, theirs 32" in str(vars(said[0]))
+    await known.meet([])
+    await known.meet([record("p-0", 1)])
+    assert len([one for one in caplog.records if one.getMessage() == "prefill cannot be read from"]) == 2

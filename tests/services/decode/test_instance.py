@@ -15,6 +15,7 @@ from common.rpc.worker_data import DecodeRequest, TransferSource
 from common.telemetry.trace import Trace, continued, current_trace, tracing
 from common.telemetry.worker_metrics import worker_metrics
 from services.decode.instance import DecodeInstance
+from tests.fakes.cluster import until
 
 
 class SlowEngine:
@@ -72,8 +73,8 @@ class Scene:
     async def admit(self, work_id: str = "w") -> "asyncio.Task[int]":
         request = DecodeRequest(work(work_id), TransferSource("p", "127.0.0.1:1", 1))
         task = asyncio.create_task(self.instance.admit(request))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        asked = len(self.engine.commands)
+        await until(lambda: len(self.engine.commands) > asked or task.done())
         return task
 
 

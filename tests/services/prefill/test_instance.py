@@ -15,6 +15,7 @@ from common.transfer.memory import MemoryRegion
 from common.transfer.source import TransferSource
 from services.prefill.instance import EngineLeases, PrefillInstance
 from services.prefill.runs import Runs
+from tests.fakes.cluster import until
 
 COMPATIBILITY = Compatibility("fp", "contract", "float32", 16, 3, 96, 1)
 
@@ -52,8 +53,7 @@ async def test_work_that_nobody_will_read_leaves_no_transfer_behind(json_logs) -
 
     with tracing(trace := continued(None)):
         running = asyncio.create_task(collect())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await until(lambda: len(runs) == 1)
     instance.on_events([Started("w", 0, 1, 0.0)])
     instance.on_events([FirstToken("w", GeneratedToken(3, 7), FinishReason.LENGTH, 0.1)])
     assert await asyncio.wait_for(running, 5) == 2

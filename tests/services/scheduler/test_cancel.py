@@ -67,6 +67,25 @@ async def test_cancel(phase, how):
         assert not await cluster.client.cancel("r")
 
 
+async def test_1_000_cancels_between_prefill_and_decode_leave_nothing():
+    """C1: decode is slow to admit; every lease is back within 2 s of its client's leaving."""
+    async with FakeCluster() as cluster:
+        prefill, decode = cluster.prefills["p0"], cluster.decodes["d0"]
+        decode.admit_delay_s = 2.0
+        together = 10
+        for start in range(0, 1000, together):
+            running = [asyncio.create_task(cluster.ask(ask(seed=start + i))) for i in range(together)]
+            await until(lambda: len(prefill.leases) == together and len(decode.seen) == together)
+            for one in running:
+                one.cancel()
+            await asyncio.wait(running)
+            await until(lambda: not prefill.leases, 2.0, "leases freed")
+            decode.seen.clear()
+        decode.admit_delay_s = 0.0
+        await cluster.idle()
+        assert tokens_of(await cluster.ask(ask())) == right(20)
+
+
 async def test_many_cancels_at_random_moments_leave_nothing():
     async with FakeCluster(prefills=2, decodes=2) as cluster:
         for decode in cluster.decodes.values():
