@@ -325,6 +325,12 @@ def test_notes_name_the_next_steps(helm4: Chart) -> None:
     commands = [shlex.split(line) for line in notes.splitlines() if line.strip().startswith(("kubectl", "helm"))]
     assert ["helm", "test", "prod", "-n", NAMESPACE, "--logs"] in commands
     assert "bundled" in notes
+    assert "networkPolicy.clients" not in notes + str(commands)
+    assert not [command for command in commands if "delete" in command]
+    site = ["scheduler.service.type=LoadBalancer", "groupController=StatefulSet"]
+    notes = helm4.render("h100-ep16", site, notes=True).split("NOTES:")[-1]
+    assert "networkPolicy.clients" in notes
+    assert "tandem/group=0" in notes
 
 
 def test_the_autoscaler_finds_pools_and_schedulers(everything: list[Object]) -> None:

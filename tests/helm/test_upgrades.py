@@ -8,6 +8,7 @@ import pytest
 from tests.helm.chart import NAMESPACE, Chart
 from tests.helm.live_cluster import live_cluster
 from tests.helm.objects import Object, one
+from tests.helm.test_matrix import SWITCHES
 
 
 def upgraded(chart: Chart, installed: list[Object], settings: list[str], directory: Path) -> list[Object]:
@@ -45,6 +46,25 @@ def test_passwords_are_kept(chart: Chart, tmp_path: Path) -> None:
     assert one(objects, "Secret", "-redis")["data"] == secret("redis", password="r1")["data"]
     made = base64.b64decode(one(objects, "Secret", "-nats")["data"]["password"])
     assert len(made) == 32  # the key is new, so is the password
+
+
+def there(kind: str, name: str) -> Object:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": f"prod-tandem-{name}", "namespace": NAMESPACE}}
+
+
+BROUGHT = [there("Service", "redis"), there("Service", "nats"), there("PersistentVolumeClaim", "model")]
+
+
+def test_the_doctor_comes_before_an_upgrade_unless_that_brings_what_it_asks(helm4: Chart, tmp_path: Path) -> None:
+    def hook(installed: list[Object], settings: list[str]) -> str:
+        job = one(upgraded(helm4, installed, settings, tmp_path), "Job", "-doctor")
+        return str(job["metadata"]["annotations"]["helm.sh/hook"])
+
+    assert hook(BROUGHT, []) == "post-install,pre-upgrade"
+    for missing in range(3):
+        assert hook(BROUGHT[:missing] + BROUGHT[missing + 1 :], []) == "post-install,post-upgrade"
+    elsewhere = [*SWITCHES["external"], "model.store.claimName=models"]
+    assert hook([], elsewhere) == "pre-install,pre-upgrade"
 
 
 @pytest.mark.parametrize(("live", "kept"), [(1, 1), (3, 3), (4, 4), (9, 4), (0, 1)])
