@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,15 @@ def test_the_autoscaler_finds_pools_and_schedulers(everything: list[Object]) -> 
         if "leases" in r["resources"] and "resourceNames" in r
     )
     assert lease["resourceNames"] == [section["lease_name"]]
+
+
+def test_front_doors_fetch_every_file_that_they_read(everything: list[Object]) -> None:
+    sources = [*(ROOT / "services/scheduler").glob("*.py"), ROOT / "common/config/checkpoint.py"]
+    read = {text for file in sources for text in re.findall(r'"(\w+\.(?:json|jinja|txt|model))"', file.read_text())}
+    assert {"config.json", "tokenizer.json", "chat_template.jinja"} <= read
+    for role in ("scheduler", "autoscaler", "doctor"):
+        template, _ = worker(everything, role)
+        args = named(template["spec"]["initContainers"], "download")["args"]
+        patterns = [args[i + 1] for i, argument in enumerate(args) if argument == "--only"]
+        assert not [name for name in read if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+        assert not any(fnmatchcase("model-00001-of-000163.safetensors", pattern) for pattern in patterns)
