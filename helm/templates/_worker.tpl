@@ -163,6 +163,8 @@ spec:
         - $(NODE)
         - --rendezvous
         - {{ printf "%s:%d" $leader (int $p.ports.rendezvous) }}
+        - --health-port
+        - {{ int $p.ports.health | quote }}
         - --clear-shared-memory
         - /dev/shm
         - --log-format
@@ -176,19 +178,19 @@ spec:
         - { name: metrics-{{ $i }}, containerPort: {{ add $p.ports.metrics $i }} }
         {{- end }}
         - { name: rendezvous, containerPort: {{ int $p.ports.rendezvous }} }
-      # One rank that ends takes the pod with it, so the first instance speaks for all.
+        - { name: health, containerPort: {{ int $p.ports.health }} }
       startupProbe:
-        httpGet: { path: /healthz, port: metrics-0 }
+        httpGet: { path: /healthz, port: health }
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: {{ include "tandem.startProbes" (dict "root" $root "seconds" $p.lifecycle.loadSeconds "period" 10) }}
       livenessProbe:
-        httpGet: { path: /healthz, port: metrics-0 }
+        httpGet: { path: /healthz, port: health }
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 3
       readinessProbe:
-        httpGet: { path: /readyz, port: metrics-0 }
+        httpGet: { path: /readyz, port: health }
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 1

@@ -61,6 +61,7 @@ def test_workers_take_their_flags(role: str, shape: str, request: pytest.Fixture
     assert str(arguments.clear_shared_memory) == shm
     host, _, port = arguments.rendezvous.rpartition(":")
     assert int(port) == named(container["ports"], "rendezvous")["containerPort"]
+    assert arguments.health_port == named(container["ports"], "health")["containerPort"]
     leader = f"prod-tandem-{role}-0-0.prod-tandem-{role}.{NAMESPACE}.svc"
     assert host == ("$(LWS_LEADER_ADDRESS)" if shape == "everything" else leader)
 
@@ -122,7 +123,7 @@ def test_ports_are_the_files(shape: str, request: pytest.FixtureRequest) -> None
         for i in range(instances):
             assert ports[f"grpc-{i}"] == pool.worker.first_port + i
             assert ports[f"metrics-{i}"] == pool.worker.first_metrics_port + i
-        assert len(ports) == len(set(ports.values())) == 2 * instances + 1
+        assert len(ports) == len(set(ports.values())) == 2 * instances + 2
     _, container = worker(objects, "scheduler")
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
     scheduler = config.scheduler

@@ -66,7 +66,8 @@ def test_gated_clusters_get_what_they_ask_for(helm4: Chart) -> None:
     """Mirrors, pull secrets, taints, priorities and gang schedulers reach every pod that they are for."""
     settings = [
         "images.cpu.repository=mirror:5000/tandem", "images.gpu.repository=mirror:5000/tandem",
-        "autoscaler.enabled=true", "images.pullSecrets[0]=mirror", "decode.priorityClassName=high", "decode.schedulerName=volcano",
+        "autoscaler.enabled=true", "images.pullSecrets[0]=mirror",
+        "decode.priorityClassName=high", "decode.schedulerName=volcano",
         "decode.tolerations[0].key=reserved", "decode.tolerations[0].operator=Exists",
         "scheduler.priorityClassName=high",
     ]  # fmt: skip
