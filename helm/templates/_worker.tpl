@@ -317,6 +317,7 @@ metadata:
   labels: {{- include "tandem.labels" (dict "root" $root "component" .role) | nindent 4 }}
 spec:
   maxUnavailable: {{ add (mul (sub $p.pdb.maxUnavailableGroups 1) $p.nodes) 1 }}
+  unhealthyPodEvictionPolicy: AlwaysAllow # who is not ready serves nobody, and must not hold up a node for hours
   selector:
     matchLabels: {{- include "tandem.selector" (dict "root" $root "component" .role) | nindent 6 }}
 {{- end }}

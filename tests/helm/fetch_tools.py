@@ -52,7 +52,12 @@ def fetch_promtool(directory: Path) -> Path:
                 "promtool is not on PATH, and without apt-get it cannot be fetched: install Prometheus"
             )
         with tempfile.TemporaryDirectory() as scratch:
-            subprocess.run(["apt-get", "download", "--quiet", "prometheus"], check=True, cwd=scratch)
+            # With lists of our own: those of a container image are often removed, and only root may write them.
+            Path(scratch, "lists/partial").mkdir(parents=True)
+            own = [f"Dir::State::Lists={scratch}/lists", f"Dir::Cache={scratch}/cache", "APT::Sandbox::User=root"]
+            apt = ["apt-get", "-qq", *(part for option in own for part in ("-o", option))]
+            subprocess.run([*apt, "update"], check=True)
+            subprocess.run([*apt, "download", "prometheus"], check=True, cwd=scratch)
             (package,) = Path(scratch).glob("prometheus_*.deb")
             subprocess.run(["dpkg-deb", "--extract", str(package), scratch], check=True)
             shutil.copy(Path(scratch) / "usr/bin/promtool", binary)

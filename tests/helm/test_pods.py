@@ -255,9 +255,12 @@ def walk(values: Any, path: str = "") -> list[tuple[str, Any]]:
 
 def test_budgets_of_disruption_count_groups(helm4: Chart) -> None:
     def budget(settings: list[str], role: str) -> int:
-        return int(one(helm4.objects("h100-ep128", settings), "PodDisruptionBudget", role)["spec"]["maxUnavailable"])
+        spec = one(helm4.objects("h100-ep128", settings), "PodDisruptionBudget", role)["spec"]
+        assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        return int(spec["maxUnavailable"])
 
     assert budget([], "-decode") == 1
+    assert budget([], "-scheduler") == 1
     # After two whole groups of sixteen one pod of the third may go.
     assert budget(["decode.groups=4", "decode.pdb.maxUnavailableGroups=3"], "-decode") == 33
 
