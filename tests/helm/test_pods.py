@@ -62,7 +62,7 @@ def test_workers_take_their_flags(role: str, shape: str, request: pytest.Fixture
     host, _, port = arguments.rendezvous.rpartition(":")
     assert int(port) == named(container["ports"], "rendezvous")["containerPort"]
     assert arguments.health_port == named(container["ports"], "health")["containerPort"]
-    leader = f"prod-tandem-{role}-0-0.prod-tandem-{role}.{NAMESPACE}.svc"
+    leader = f"prod-tandem-{role}-g0-0.prod-tandem-{role}-pods.{NAMESPACE}.svc"
     assert host == ("$(LWS_LEADER_ADDRESS)" if shape == "everything" else leader)
 
 
@@ -277,9 +277,9 @@ def test_a_group_of_statefulsets_knows_its_number(helm4: Chart) -> None:
         assert (
             group["spec"]["selector"]["matchLabels"].items() <= group["spec"]["template"]["metadata"]["labels"].items()
         )
-        assert f"prod-tandem-prefill-{number}-0." in str(container["args"])
+        assert f"prod-tandem-prefill-g{number}-0." in str(container["args"])
         assert (group["spec"]["replicas"], group["spec"]["podManagementPolicy"]) == (2, "Parallel")
-    service = one(objects, "Service", "-prefill")
+    service = one(objects, "Service", "-prefill-pods")
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 

@@ -30,7 +30,7 @@ def stateful_set(role: str, group: int, replicas: int) -> Object:
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {"name": f"prod-tandem-{role}-{group}", "namespace": NAMESPACE},
+        "metadata": {"name": f"prod-tandem-{role}-g{group}", "namespace": NAMESPACE},
         "spec": {"replicas": replicas},
     }
 
@@ -85,5 +85,14 @@ def test_a_group_of_another_size_runs_whole(helm4: Chart, tmp_path: Path) -> Non
     installed = [stateful_set("decode", group, replicas) for group, replicas in enumerate((1, 0, 1, 0))]
     settings = ["autoscaler.enabled=true", "groupController=StatefulSet"]
     objects = upgraded(helm4, installed, settings, tmp_path)
-    replicas = [one(objects, "StatefulSet", f"-decode-{group}")["spec"]["replicas"] for group in range(4)]
+    replicas = [one(objects, "StatefulSet", f"-decode-g{group}")["spec"]["replicas"] for group in range(4)]
     assert replicas == [2, 0, 2, 0]
+
+
+def test_the_fallback_shares_no_name_with_what_a_leader_worker_set_makes(helm4: Chart) -> None:
+    """Its controller makes a service and a set of leaders of its own name, and a set of workers for each group."""
+    pools = [o["metadata"]["name"] for o in helm4.objects("h100-ep16") if o["kind"] == "LeaderWorkerSet"]
+    theirs = {("Service", name) for name in pools} | {("StatefulSet", name) for name in pools}
+    theirs |= {("StatefulSet", f"{name}-{group}") for name in pools for group in range(100)}
+    fallback = helm4.objects("h100-ep16", ["groupController=StatefulSet", "decode.groups=3"])
+    assert not theirs & {(o["kind"], o["metadata"]["name"]) for o in fallback}
