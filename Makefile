@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm-test check fmt protos bench bench-gpu test-matrix test-faults clean
+.PHONY: help setup demo test helm-test check fmt protos constraints bench bench-gpu test-matrix test-faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench: setup ## Measure the services on this machine and write JSON
 helm-test: setup ## The chart under real Helm 3 and 4: all presets and switches, schemas, rules, rendered commands
 	$(BIN)/python tests/helm/fetch_tools.py .helm-tools
 	$(PYTEST) tests/helm
+
+constraints: setup ## Write which versions the images install, within pyproject.toml's bounds
+	$(BIN)/python -m tests.helm.resolve_images
 
 test-matrix: setup ## The long pairwise matrix of exact-token tests
 	$(PYTEST) -m matrix

@@ -1,6 +1,7 @@
 """The command `tandem`. Each command imports what it needs when it runs: a machine without torch has the rest."""
 
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -96,12 +97,12 @@ def fetch(
     url: Annotated[str, typer.Option("--from", help="The directory's address, http:// or https://.")],
     into: Annotated[Path, typer.Option("--into", help="The directory here.")],
     sums: Annotated[str, typer.Option("--sums", help="The list of files, as sha256sum writes it.")] = "SHA256SUMS",
-    only: Annotated[str, typer.Option("--only", help="A pattern of names.")] = "*",
+    only: Annotated[list[str] | None, typer.Option("--only", help="A pattern of names; may be repeated.")] = None,
 ) -> None:
     """Bring a model directory here: continued after a break, verified, and left alone once it is complete."""
     from services.launcher.fetch import run_fetch
 
-    run_fetch(url, sums, into, only)
+    run_fetch(url, sums, into, only or ["*"])
 
 
 @app.command()
@@ -183,6 +184,8 @@ def _foreign(
 
 def main() -> None:
     """Entry point: errors of the tree end the command with one clear line and code 1."""
+    # As the first process of a container a command would not see SIGTERM at all, unless it handles it.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     try:
         app()
     except TandemError as error:

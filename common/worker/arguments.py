@@ -20,6 +20,7 @@ class WorkerArguments:
         first_port: overrides the file's, for several pods on one machine; likewise `first_metrics_port`.
         tethered: end when standard input ends.
         clear_shared_memory: of a pod: a directory of its own to be freed of what dead processes left.
+        health_port: of a pod: where it answers probes for all of its instances.
     """
 
     config: Path
@@ -31,6 +32,7 @@ class WorkerArguments:
     tethered: bool
     local_rank: int | None = None
     clear_shared_memory: Path | None = None
+    health_port: int | None = None
 
 
 def parse_arguments(role: Role, argv: Sequence[str]) -> WorkerArguments:
@@ -45,6 +47,7 @@ def parse_arguments(role: Role, argv: Sequence[str]) -> WorkerArguments:
     parser.add_argument("--tethered", action="store_true")
     parser.add_argument("--local-rank", type=int)
     parser.add_argument("--clear-shared-memory", type=Path)
+    parser.add_argument("--health-port", type=int)
     given = parser.parse_args(argv)
     return WorkerArguments(
         config=given.config,
@@ -56,6 +59,7 @@ def parse_arguments(role: Role, argv: Sequence[str]) -> WorkerArguments:
         tethered=given.tethered,
         local_rank=given.local_rank,
         clear_shared_memory=given.clear_shared_memory,
+        health_port=given.health_port,
     )
 
 

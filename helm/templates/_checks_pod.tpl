@@ -5,7 +5,7 @@
 {{- $p := .pool -}}
 {{- $r := .role -}}
 {{- $instances := div $p.gpusPerNode $p.tp -}}
-{{- include "tandem.checkPorts" (dict "part" $r "ranges" (list (list "grpc" $p.ports.grpc $instances) (list "metrics" $p.ports.metrics $instances) (list "rendezvous" $p.ports.rendezvous 1))) -}}
+{{- include "tandem.checkPorts" (dict "part" $r "ranges" (list (list "grpc" $p.ports.grpc $instances) (list "metrics" $p.ports.metrics $instances) (list "rendezvous" $p.ports.rendezvous 1) (list "health" $p.ports.health 1))) -}}
 {{- $taken := list -}}
 {{- if .root.Values.rdma.enabled -}}
 {{- range include "tandem.rdmaEnvironment" .root | fromYamlArray -}}

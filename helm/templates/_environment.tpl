@@ -180,9 +180,9 @@ capabilities: { drop: [ALL], add: [IPC_LOCK] }
     - {{ $d.sums | quote }}
     - --into
     - {{ include "tandem.modelPath" .root }}
-{{- if .only }}
+{{- range .only }}
     - --only
-    - {{ .only | quote }}
+    - {{ . | quote }}
 {{- end }}
   env:
     - { name: HOME, value: /tmp }

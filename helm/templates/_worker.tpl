@@ -163,6 +163,8 @@ spec:
         - $(NODE)
         - --rendezvous
         - {{ printf "%s:%d" $leader (int $p.ports.rendezvous) }}
+        - --health-port
+        - {{ int $p.ports.health | quote }}
         - --clear-shared-memory
         - /dev/shm
         - --log-format
@@ -176,19 +178,19 @@ spec:
         - { name: metrics-{{ $i }}, containerPort: {{ add $p.ports.metrics $i }} }
         {{- end }}
         - { name: rendezvous, containerPort: {{ int $p.ports.rendezvous }} }
-      # One rank that ends takes the pod with it, so the first instance speaks for all.
+        - { name: health, containerPort: {{ int $p.ports.health }} }
       startupProbe:
-        httpGet: { path: /healthz, port: metrics-0 }
+        httpGet: { path: /healthz, port: health }
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: {{ include "tandem.startProbes" (dict "root" $root "seconds" $p.lifecycle.loadSeconds "period" 10) }}
       livenessProbe:
-        httpGet: { path: /healthz, port: metrics-0 }
+        httpGet: { path: /healthz, port: health }
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 3
       readinessProbe:
-        httpGet: { path: /readyz, port: metrics-0 }
+        httpGet: { path: /readyz, port: health }
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 1
@@ -235,7 +237,10 @@ spec:
 {{- ternary (max (int .pool.groups) (int .pool.autoscale.maxGroups)) (int .pool.groups) .root.Values.autoscaler.enabled -}}
 {{- end -}}
 
-{{/* A pool as one LeaderWorkerSet, or as one StatefulSet a group with a service by which its pods find each other. */}}
+{{/*
+A pool as one LeaderWorkerSet, or as one StatefulSet a group with a service by which its pods find each other. Those are
+named as nothing is that a LeaderWorkerSet's controller makes, so that an upgrade may change from one to the other.
+*/}}
 {{- define "tandem.pool" -}}
 {{- $root := .root -}}
 {{- $v := $root.Values -}}
@@ -267,7 +272,7 @@ spec:
 apiVersion: v1
 kind: Service
 metadata:
-  name: {{ $name }}
+  name: {{ $name }}-pods
   labels: {{- include "tandem.labels" (dict "root" $root "component" .role) | nindent 4 }}
 spec:
   clusterIP: None
@@ -281,7 +286,7 @@ spec:
 apiVersion: apps/v1
 kind: StatefulSet
 metadata:
-  name: {{ $name }}-{{ $group }}
+  name: {{ $name }}-g{{ $group }}
   labels:
     {{- include "tandem.labels" (dict "root" $root "component" $.role) | nindent 4 }}
     tandem/group: {{ $group | quote }}
@@ -290,9 +295,9 @@ metadata:
 spec:
   {{- /* All of a group's pods or none, however many they were before. */}}
   {{- $count := ternary 1 0 (lt $group (int $p.groups)) }}
-  {{- $runs := include "tandem.liveReplicas" (dict "root" $root "apiVersion" "apps/v1" "kind" "StatefulSet" "name" (printf "%s-%d" $name $group) "count" $count) | int }}
+  {{- $runs := include "tandem.liveReplicas" (dict "root" $root "apiVersion" "apps/v1" "kind" "StatefulSet" "name" (printf "%s-g%d" $name $group) "count" $count) | int }}
   replicas: {{ ternary (int $p.nodes) 0 (gt $runs 0) }}
-  serviceName: {{ $name }}
+  serviceName: {{ $name }}-pods
   podManagementPolicy: Parallel
   {{- /* Kubernetes would replace pod by pod, each a member of a group whose others still run the old version, and in every
          set at once. */}}
@@ -301,7 +306,7 @@ spec:
     matchLabels:
       {{- include "tandem.selector" (dict "root" $root "component" $.role) | nindent 6 }}
       tandem/group: {{ $group | quote }}
-  {{- $leader := printf "%s-%d-0.%s.%s.svc" $name $group $name $root.Release.Namespace }}
+  {{- $leader := printf "%s-g%d-0.%s-pods.%s.svc" $name $group $name $root.Release.Namespace }}
   template: {{- include "tandem.worker" (dict "root" $root "role" $.role "pool" $p "group" (toString $group) "leader" $leader) | nindent 4 }}
 {{- end }}
 {{- end }}
@@ -315,6 +320,7 @@ metadata:
   labels: {{- include "tandem.labels" (dict "root" $root "component" .role) | nindent 4 }}
 spec:
   maxUnavailable: {{ add (mul (sub $p.pdb.maxUnavailableGroups 1) $p.nodes) 1 }}
+  unhealthyPodEvictionPolicy: AlwaysAllow # who is not ready serves nobody, and must not hold up a node for hours
   selector:
     matchLabels: {{- include "tandem.selector" (dict "root" $root "component" .role) | nindent 6 }}
 {{- end }}

@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -43,7 +43,7 @@ class Listed:
     sha256: str
 
 
-def run_fetch(url: str, sums: str, directory: Path, only: str) -> None:
+def run_fetch(url: str, sums: str, directory: Path, only: Sequence[str]) -> None:
     """
     Raises:
         ConfigError: the list is not one, or names a file outside `directory`.
@@ -52,9 +52,10 @@ def run_fetch(url: str, sums: str, directory: Path, only: str) -> None:
     configure_logs("fetch")
     base = url.rstrip("/") + "/"
     directory.mkdir(parents=True, exist_ok=True)
-    files = [file for file in read_sums(_text(base + sums), sums) if fnmatch.fnmatchcase(file.name, only)]
+    listed = read_sums(_text(base + sums), sums)
+    files = [file for file in listed if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in only)]
     if not files:
-        raise ConfigError(f"--only = {only}: matches no file of {base}{sums}")
+        raise ConfigError(f"--only = {' '.join(only)}: matches no file of {base}{sums}")
     others = []
     for number, file in enumerate(files, 1):
         count = f"{number}/{len(files)}"

@@ -34,9 +34,9 @@ class Pod:
     address: str
     ports: dict[str, int]
 
-    def ask(self, path: str) -> tuple[int, str]:
-        """Status and body; 0 while nobody listens."""
-        port = self.ports.get("metrics") or self.ports["metrics-0"]
+    def ask(self, path: str, port_name: str = "") -> tuple[int, str]:
+        """Status and body; 0 while nobody listens. The port is that of metrics unless named."""
+        port = self.ports[port_name] if port_name else self.ports.get("metrics") or self.ports["metrics-0"]
         try:
             with urllib.request.urlopen(f"http://{host_port(self.address, port)}{path}", timeout=5) as reply:
                 return reply.status, reply.read().decode()
@@ -47,7 +47,8 @@ class Pod:
             return 0, ""
 
     def probe(self, name: str) -> int:
-        return self.ask(self.container[name]["httpGet"]["path"])[0]
+        check = self.container[name]["httpGet"]
+        return self.ask(check["path"], check["port"])[0]
 
     def wait(self, probe: str, status: int, within_s: float) -> None:
         deadline_s = time.monotonic() + within_s
@@ -168,7 +169,8 @@ def port_settings() -> list[str]:
     names = (
         "scheduler.ports.grpc", "scheduler.ports.http", "scheduler.ports.metrics", "prefill.ports.grpc",
         "prefill.ports.metrics", "prefill.ports.rendezvous", "decode.ports.grpc", "decode.ports.metrics",
-        "decode.ports.rendezvous", "redis.port", "nats.port", "autoscaler.ports.metrics",
+        "decode.ports.rendezvous", "prefill.ports.health", "decode.ports.health",
+        "redis.port", "nats.port", "autoscaler.ports.metrics",
     )  # fmt: skip
     first = free_ports(len(names))
     return [f"{name}={first + i}" for i, name in enumerate(names)]

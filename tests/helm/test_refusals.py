@@ -57,6 +57,7 @@ IMPOSSIBLE: list[tuple[str | None, list[str], str]] = [
     (None, ["scheduler.resources.requests.cpu=null"], r"scheduler\.resources\.requests\.cpu is not set"),
     (None, ["decode.ports.metrics=7107"], r"decode\.ports\.metrics = 7107: .* reach 7107, .* decode\.ports\.grpc"),
     (None, ["decode.ports.rendezvous=9203"], r"decode\.ports\.rendezvous = 9203: .* one of decode\.ports\.metrics"),
+    (None, ["prefill.ports.health=7101"], r"prefill\.ports\.health = 7101: .* one of prefill\.ports\.grpc"),
     (None, ["decode.ports.grpc=65529"], r"decode\.ports\.grpc = 65529: 8 ports from there end after 65535"),
     (None, ["scheduler.ports.http=7000"], r"scheduler\.ports\.http = 7000: .* one of scheduler\.ports\.grpc"),
     (None, ["decode.settings.landing_blocks=100"], r"draining_blocks_limit = 192: at most landing_blocks = 100"),

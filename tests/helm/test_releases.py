@@ -62,14 +62,16 @@ LONG = "a-release-whose-name-is-as-long-as-helm-takes-them-at"
 
 
 @pytest.mark.parametrize(("release", "namespace"), [(f"{LONG}-1", "n" * 63), ("x", "1"), ("true", "0x1f")])
-@pytest.mark.parametrize("settings", [["autoscaler.enabled=true"], ["groupController=StatefulSet"]])
+@pytest.mark.parametrize(
+    "settings", [["autoscaler.enabled=true"], ["groupController=StatefulSet", "prefill.groups=100", "decode.groups=0"]]
+)
 def test_odd_names_of_releases(helm4: Chart, release: str, namespace: str, settings: list[str]) -> None:
     release = release[-53:]
     objects = replace(helm4, release=release, namespace=namespace).objects("h100-ep16", settings)
     assert [fault for o in objects for version in KUBERNETES for fault in faults_of(o, version)] == []
     for o in objects:
-        # Controllers append an ordinal, and label pods with the name and a hash of ten.
-        room = 12 if o["kind"] in ("StatefulSet", "LeaderWorkerSet", "Deployment") else 0
+        # Controllers label pods with the name, an ordinal of a LeaderWorkerSet's groups, and a hash of ten.
+        room = {"StatefulSet": 11, "Deployment": 11, "LeaderWorkerSet": 14}.get(o["kind"], 0)
         assert len(o["metadata"]["name"]) + room <= 63, o["metadata"]["name"]
     assert all(isinstance(text, str) for text in leaves_of_labels(objects))
 

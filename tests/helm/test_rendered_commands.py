@@ -38,7 +38,7 @@ def kubernetes() -> Iterator[FakeKubernetes]:
 @pytest.fixture(scope="module")
 def release(helm4: Chart, kubernetes: FakeKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     release = rendered(helm4, SETTINGS, tmp_path_factory.mktemp("release"))
-    put_pools(kubernetes, release.objects, missing="prod-tandem-prefill-1")
+    put_pools(kubernetes, release.objects, missing="prod-tandem-prefill-g1")
     release.outside["KUBECONFIG"] = str(kubeconfig_of(kubernetes, release.directory))
     yield release
     release.stop()
@@ -98,7 +98,7 @@ def test_the_autoscaler_brings_back_a_group_with_no_more_rights_than_it_has(
     release: Release, kubernetes: FakeKubernetes
 ) -> None:
     deadline_s = time.monotonic() + 60.0
-    while not kubernetes.get("statefulsets", "prod-tandem-prefill-1")["spec"]["replicas"]:
+    while not kubernetes.get("statefulsets", "prod-tandem-prefill-g1")["spec"]["replicas"]:
         assert time.monotonic() < deadline_s, release.started["autoscaler"].log.read_text()[-3000:]
         time.sleep(0.05)
     assert asked_rights(kubernetes) == granted_rights(release.objects)

@@ -1,6 +1,9 @@
 import fcntl
 import hashlib
 import http.server
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 from common.errors import ConfigError, DependencyUnavailable
 from services.launcher.fetch import TOKEN, read_sums, run_fetch
 
+ROOT = Path(__file__).resolve().parents[3]
 WEIGHTS = bytes(range(256)) * 4096
 
 
@@ -74,7 +78,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def fetch(server: type[Handler], directory: Path, only: str = "*") -> None:
-    run_fetch(server.url, "SHA256SUMS", directory, only)  # type: ignore[attr-defined]
+    run_fetch(server.url, "SHA256SUMS", directory, only.split())  # type: ignore[attr-defined]
 
 
 def test_a_whole_directory_and_nothing_twice(server: type[Handler], tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_a_server_that_is_away_is_waited_for_and_then_given_up(
 
 def test_what_is_not_there_is_not_waited_for(server: type[Handler], tmp_path: Path, pauses: list[float]) -> None:
     with pytest.raises(DependencyUnavailable, match="404"):
-        run_fetch(server.url, "NOSUMS", tmp_path, "*")  # type: ignore[attr-defined]
+        run_fetch(server.url, "NOSUMS", tmp_path, ["*"])  # type: ignore[attr-defined]
     assert pauses == []
 
 
@@ -152,6 +156,8 @@ def test_only_some_files_with_a_token(server: type[Handler], tmp_path: Path, mon
     fetch(server, tmp_path, "*.json")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["config.json"]
     assert {authorization for *_, authorization in server.asked} == {"Bearer t1"}
+    fetch(server, tmp_path, "*.json *.safetensors")
+    assert (tmp_path / "a.safetensors").exists()
     with pytest.raises(ConfigError, match="matches no file"):
         fetch(server, tmp_path, "*.bin")
 
@@ -160,3 +166,16 @@ def test_only_some_files_with_a_token(server: type[Handler], tmp_path: Path, mon
 def test_a_list_must_name_files_below_the_directory(line: str) -> None:
     with pytest.raises(ConfigError, match="line 2"):
         read_sums(f"{'0' * 64}  fine\n{line}\n", "SHA256SUMS")
+
+
+def test_it_ends_when_it_is_asked_to(server: type[Handler], tmp_path: Path) -> None:
+    """By a handler of its own: as the first process of a container it has no other."""
+    with (tmp_path / ".a.safetensors.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "services.cli", "fetch", "--from", server.url, "--into", str(tmp_path)]  # type: ignore[attr-defined]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            while "another process is at it" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 128 + signal.SIGTERM
