@@ -11,6 +11,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoServersError, SlowConsumerError
 
 from common.bus.messages import M, Message, decode, encode
+from common.cancellation import kept_cancellation
 from common.config.address import without_password
 from common.errors import DependencyUnavailable, InvalidInput
 from common.telemetry.logs import get_log
@@ -229,6 +230,7 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, pi
 def translated(what: str) -> Iterator[None]:
     """NATS' errors, lost connections and timeouts become DependencyUnavailable."""
     try:
-        yield
+        with kept_cancellation():
+            yield
     except (NatsError, NoServersError, OSError, TimeoutError) as error:
         raise DependencyUnavailable(f"{what}: {type(error).__name__}: {error}") from error

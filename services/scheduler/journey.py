@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from common.cancellation import all_ended
 from common.clock import Clock
 from common.errors import Cancelled, DeadlineExceeded, InternalError, TandemError
 from common.rpc.inference_data import Delta, Explanation, Ledger, Usage
@@ -122,7 +123,7 @@ class Journey:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            await all_ended(tasks)
 
     async def _run_after(self, first: Choice, other: Choice) -> None:
         await first.first_token.wait()
