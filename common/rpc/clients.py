@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.clock import Clock, MonotonicClock
@@ -25,7 +24,7 @@ from common.rpc.convert_inference import (
     model_from_wire,
     request_to_wire,
 )
-from common.rpc.errors import from_rpc_error
+from common.rpc.errors import translated
 from common.rpc.inference_data import ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
 from common.rpc.server import Probe
 from common.rpc.trace_metadata import outgoing
@@ -58,10 +57,8 @@ class Connection:
 
     async def serving(self, probe: Probe, timeout_s: float) -> bool:
         """Whether the peer answers SERVING. No answer within `timeout_s` raises, as a dead peer does."""
-        try:
+        with translated(self.address):
             answer = await self._health.Check(health_pb2.HealthCheckRequest(service=probe.value), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
@@ -76,40 +73,31 @@ class InferenceClient(Connection):
         """Leaving the iteration early cancels the request."""
         call = self._stub.Generate(request_to_wire(request), timeout=timeout_s, metadata=outgoing())
         try:
-            async for wire in call:
-                yield delta_from_wire(wire)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
+            with translated(self.address):
+                async for wire in call:
+                    yield delta_from_wire(wire)
         finally:
             call.cancel()
 
     async def cancel(self, request_id: str, timeout_s: float = 5.0) -> bool:
         """Whether a replica had the request, any of those that answered in time."""
-        try:
+        with translated(self.address):
             answer = await self._stub.Cancel(inference_pb2.CancelRequest(request_id=request_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
         return bool(answer.found)
 
     async def model(self, name: str = "", timeout_s: float = 5.0) -> ModelInfo:
-        try:
+        with translated(self.address):
             return model_from_wire(
                 await self._stub.GetModel(inference_pb2.GetModelRequest(model=name), timeout=timeout_s)
             )
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
 
     async def cluster(self, timeout_s: float = 5.0) -> ClusterInfo:
-        try:
+        with translated(self.address):
             return cluster_from_wire(await self._stub.GetCluster(inference_pb2.GetClusterRequest(), timeout=timeout_s))
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
 
     async def explain(self, request_id: str, timeout_s: float = 5.0) -> Explanation:
-        try:
+        with translated(self.address):
             wire = await self._stub.Explain(inference_pb2.ExplainRequest(request_id=request_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
         return explanation_from_wire(wire)
 
 
@@ -125,16 +113,12 @@ class WorkerClient(Connection):
         """The role's stub on the channel."""
 
     async def describe(self, timeout_s: float = 5.0) -> InstanceDescription:
-        try:
+        with translated(self.address):
             return description_from_wire(await self._stub.Describe(engine_pb2.DescribeRequest(), timeout=timeout_s))
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
 
     async def cancel(self, work_id: str, timeout_s: float = 2.0) -> bool:
-        try:
+        with translated(self.address):
             answer = await self._stub.Cancel(engine_pb2.CancelWork(work_id=work_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
         return bool(answer.found)
 
 
@@ -149,13 +133,12 @@ class PrefillClient(WorkerClient):
         wire = engine_pb2.PrefillRequest(work=work_to_wire(work, self._clock.now_s()), keep_for_decode=keep_for_decode)
         call = self._stub.Run(wire, metadata=outgoing())
         try:
-            async for event in call:
-                plain = prefill_event_from_wire(event)
-                if isinstance(plain, Exception):
-                    raise plain
-                yield plain
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
+            with translated(self.address):
+                async for event in call:
+                    plain = prefill_event_from_wire(event)
+                    if isinstance(plain, Exception):
+                        raise plain
+                    yield plain
         finally:
             call.cancel()
 
@@ -170,18 +153,15 @@ class DecodeClient(WorkerClient):
         """All tokens of this scheduler's work. The first batch comes at once: from then on work may be admitted."""
         call = self._stub.Steps(engine_pb2.StepsRequest(scheduler=scheduler))
         try:
-            async for wire in call:
-                yield step_from_wire(wire)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
+            with translated(self.address):
+                async for wire in call:
+                    yield step_from_wire(wire)
         finally:
             call.cancel()
 
     async def admit(self, request: DecodeRequest, timeout_s: float) -> int:
         """How many pieces of work are queued before it; a refusal raises."""
-        try:
+        with translated(self.address):
             wire = decode_request_to_wire(request, self._clock.now_s())
             answer = await self._stub.Admit(wire, timeout=timeout_s, metadata=outgoing())
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
         return int(answer.queued_ahead)

@@ -18,6 +18,7 @@ from common.request import (
     Work,
 )
 from common.rpc.errors import from_failure, to_failure
+from common.rpc.same_fields import same
 from common.rpc.worker_data import (
     DecodeRequest,
     InstanceDescription,
@@ -64,47 +65,17 @@ def deadline_s(budget: int, now_s: float) -> float | None:
 
 
 def sampling_to_wire(sampling: Sampling) -> types_pb2.Sampling:
-    return types_pb2.Sampling(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        repetition_penalty=sampling.repetition_penalty,
-        logit_bias=dict(sampling.logit_bias),
-        seed=sampling.seed,
-    )
+    plain = same(Sampling, sampling, besides=("logit_bias",))
+    return types_pb2.Sampling(logit_bias=dict(sampling.logit_bias), **plain)
 
 
 def sampling_from_wire(wire: types_pb2.Sampling) -> Sampling:
     """Every field must be set: between processes of ours nothing is left to a default."""
-    for name in _SAMPLING_FIELDS:
+    plain = same(Sampling, wire, besides=("logit_bias",))
+    for name in plain:
         if not wire.HasField(name):
             raise InvalidInput(f"sampling.{name}", "unset", "set between scheduler and workers")
-    return Sampling(
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        top_k=wire.top_k,
-        min_p=wire.min_p,
-        presence_penalty=wire.presence_penalty,
-        frequency_penalty=wire.frequency_penalty,
-        repetition_penalty=wire.repetition_penalty,
-        logit_bias=MappingProxyType(dict(wire.logit_bias)),
-        seed=wire.seed,
-    )
-
-
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-)
+    return Sampling(logit_bias=MappingProxyType(dict(wire.logit_bias)), **plain)
 
 
 def work_to_wire(work: Work, now_s: float) -> engine_pb2.Work:
@@ -183,55 +154,21 @@ def handoff_from_wire(wire: engine_pb2.Handoff) -> Handoff:
 
 
 def compatibility_to_wire(value: Compatibility) -> engine_pb2.Compatibility:
-    return engine_pb2.Compatibility(
-        model_fingerprint=value.model_fingerprint,
-        hash_contract=value.hash_contract,
-        kv_dtype=value.kv_dtype,
-        block_tokens=value.block_tokens,
-        latent_layers=value.latent_layers,
-        latent_width=value.latent_width,
-        draft_tokens=value.draft_tokens,
-    )
+    return engine_pb2.Compatibility(**same(Compatibility, value))
 
 
 def compatibility_from_wire(wire: engine_pb2.Compatibility) -> Compatibility:
-    return Compatibility(
-        model_fingerprint=wire.model_fingerprint,
-        hash_contract=wire.hash_contract,
-        kv_dtype=wire.kv_dtype,
-        block_tokens=wire.block_tokens,
-        latent_layers=wire.latent_layers,
-        latent_width=wire.latent_width,
-        draft_tokens=wire.draft_tokens,
-    )
+    return Compatibility(**same(Compatibility, wire))
 
 
 def description_to_wire(value: InstanceDescription) -> engine_pb2.InstanceDescription:
-    return engine_pb2.InstanceDescription(
-        instance=value.instance,
-        role=value.role,
-        group=value.group,
-        incarnation=value.incarnation,
-        compatibility=compatibility_to_wire(value.compatibility),
-        total_blocks=value.total_blocks,
-        context_tokens=value.context_tokens,
-        max_running=value.max_running,
-        tokens_per_s=value.tokens_per_s,
-    )
+    plain = same(InstanceDescription, value, besides=("compatibility",))
+    return engine_pb2.InstanceDescription(compatibility=compatibility_to_wire(value.compatibility), **plain)
 
 
 def description_from_wire(wire: engine_pb2.InstanceDescription) -> InstanceDescription:
-    return InstanceDescription(
-        instance=wire.instance,
-        role=wire.role,
-        group=wire.group,
-        incarnation=wire.incarnation,
-        compatibility=compatibility_from_wire(wire.compatibility),
-        total_blocks=wire.total_blocks,
-        context_tokens=wire.context_tokens,
-        max_running=wire.max_running,
-        tokens_per_s=wire.tokens_per_s,
-    )
+    plain = same(InstanceDescription, wire, besides=("compatibility",))
+    return InstanceDescription(compatibility=compatibility_from_wire(wire.compatibility), **plain)
 
 
 def prefill_event_to_wire(event: PrefillEvent) -> engine_pb2.PrefillEvent:

@@ -1,6 +1,6 @@
 """The public call: wire <-> plain data, both ways."""
 
-from common.request import PositionLogprobs, Sampling
+from common.request import PositionLogprobs
 from common.rpc.convert import (
     finish_from_wire,
     finish_to_wire,
@@ -24,6 +24,7 @@ from common.rpc.inference_data import (
     Stopping,
     Usage,
 )
+from common.rpc.same_fields import same
 from protos import inference_pb2, types_pb2
 
 _OPTIONS = (
@@ -108,25 +109,11 @@ def request_from_wire(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
 
 
 def usage_to_wire(usage: Usage) -> types_pb2.Usage:
-    return types_pb2.Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        cached_tokens=usage.cached_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        drafted_tokens=usage.drafted_tokens,
-        accepted_tokens=usage.accepted_tokens,
-    )
+    return types_pb2.Usage(**same(Usage, usage))
 
 
 def usage_from_wire(wire: types_pb2.Usage) -> Usage:
-    return Usage(
-        prompt_tokens=wire.prompt_tokens,
-        completion_tokens=wire.completion_tokens,
-        cached_tokens=wire.cached_tokens,
-        reasoning_tokens=wire.reasoning_tokens,
-        drafted_tokens=wire.drafted_tokens,
-        accepted_tokens=wire.accepted_tokens,
-    )
+    return Usage(**same(Usage, wire))
 
 
 def ledger_to_wire(ledger: Ledger) -> types_pb2.Ledger:
@@ -170,104 +157,28 @@ def delta_from_wire(wire: inference_pb2.GenerateDelta) -> Delta:
 
 
 def model_to_wire(info: ModelInfo) -> inference_pb2.ModelInfo:
-    default: Sampling = info.default_sampling
-    return inference_pb2.ModelInfo(
-        model=info.model,
-        fingerprint=info.fingerprint,
-        vocab_tokens=info.vocab_tokens,
-        context_tokens=info.context_tokens,
-        block_tokens=info.block_tokens,
-        draft_tokens=info.draft_tokens,
-        default_sampling=sampling_to_wire(default),
-        has_tokenizer=info.has_tokenizer,
-    )
+    plain = same(ModelInfo, info, besides=("default_sampling",))
+    return inference_pb2.ModelInfo(default_sampling=sampling_to_wire(info.default_sampling), **plain)
 
 
 def model_from_wire(wire: inference_pb2.ModelInfo) -> ModelInfo:
-    return ModelInfo(
-        model=wire.model,
-        fingerprint=wire.fingerprint,
-        vocab_tokens=wire.vocab_tokens,
-        context_tokens=wire.context_tokens,
-        block_tokens=wire.block_tokens,
-        draft_tokens=wire.draft_tokens,
-        default_sampling=sampling_from_wire(wire.default_sampling),
-        has_tokenizer=wire.has_tokenizer,
-    )
+    plain = same(ModelInfo, wire, besides=("default_sampling",))
+    return ModelInfo(default_sampling=sampling_from_wire(wire.default_sampling), **plain)
 
 
 def cluster_to_wire(info: ClusterInfo) -> inference_pb2.ClusterInfo:
-    wire = inference_pb2.ClusterInfo(
-        model=info.model,
-        scheduler=info.scheduler,
-        live_requests=info.live_requests,
-        waiting_requests=info.waiting_requests,
-        waiting_tokens=info.waiting_tokens,
-    )
-    for one in info.instances:
-        wire.instances.add(
-            instance=one.instance,
-            role=one.role,
-            group=one.group,
-            address=one.address,
-            incarnation=one.incarnation,
-            state=one.state,
-            queued_tokens=one.queued_tokens,
-            running=one.running,
-            free_blocks=one.free_blocks,
-            total_blocks=one.total_blocks,
-            step_ms=one.step_ms,
-            queued=one.queued,
-            max_running=one.max_running,
-            tokens_per_s=one.tokens_per_s,
-            busy=one.busy,
-            report_age_ms=one.report_age_ms,
-        )
-    return wire
+    instances = [inference_pb2.InstanceInfo(**same(InstanceInfo, one)) for one in info.instances]
+    return inference_pb2.ClusterInfo(instances=instances, **same(ClusterInfo, info, besides=("instances",)))
 
 
 def cluster_from_wire(wire: inference_pb2.ClusterInfo) -> ClusterInfo:
-    instances = tuple(
-        InstanceInfo(
-            instance=one.instance,
-            role=one.role,
-            group=one.group,
-            address=one.address,
-            incarnation=one.incarnation,
-            state=one.state,
-            queued_tokens=one.queued_tokens,
-            running=one.running,
-            free_blocks=one.free_blocks,
-            total_blocks=one.total_blocks,
-            step_ms=one.step_ms,
-            queued=one.queued,
-            max_running=one.max_running,
-            tokens_per_s=one.tokens_per_s,
-            busy=one.busy,
-            report_age_ms=one.report_age_ms,
-        )
-        for one in wire.instances
-    )
-    return ClusterInfo(
-        model=wire.model,
-        instances=instances,
-        scheduler=wire.scheduler,
-        live_requests=wire.live_requests,
-        waiting_requests=wire.waiting_requests,
-        waiting_tokens=wire.waiting_tokens,
-    )
+    instances = tuple(InstanceInfo(**same(InstanceInfo, one)) for one in wire.instances)
+    return ClusterInfo(instances=instances, **same(ClusterInfo, wire, besides=("instances",)))
 
 
 def explanation_to_wire(value: Explanation) -> inference_pb2.Explanation:
-    wire = inference_pb2.Explanation(
-        request_id=value.request_id,
-        ledger=ledger_to_wire(value.ledger),
-        resumes=value.resumes,
-        outcome=value.outcome,
-        predicted_cached_blocks=value.predicted_cached_blocks,
-        actual_cached_blocks=value.actual_cached_blocks,
-        trace_id=value.trace_id,
-    )
+    plain = same(Explanation, value, besides=("placements", "ledger"))
+    wire = inference_pb2.Explanation(ledger=ledger_to_wire(value.ledger), **plain)
     for placement in value.placements:
         slot = wire.placements.add(role=placement.role, chosen=placement.chosen)
         for candidate in placement.candidates:
@@ -280,13 +191,5 @@ def explanation_from_wire(wire: inference_pb2.Explanation) -> Explanation:
         Placement(p.role, p.chosen, tuple(Candidate(c.instance, c.cost, dict(c.parts)) for c in p.candidates))
         for p in wire.placements
     )
-    return Explanation(
-        request_id=wire.request_id,
-        placements=placements,
-        ledger=ledger_from_wire(wire.ledger),
-        resumes=wire.resumes,
-        outcome=wire.outcome,
-        predicted_cached_blocks=wire.predicted_cached_blocks,
-        actual_cached_blocks=wire.actual_cached_blocks,
-        trace_id=wire.trace_id,
-    )
+    plain = same(Explanation, wire, besides=("placements", "ledger"))
+    return Explanation(placements=placements, ledger=ledger_from_wire(wire.ledger), **plain)

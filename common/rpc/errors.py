@@ -4,7 +4,8 @@ Both carry the same three facts (reason, message, details), so an error is rebui
 was. `REBUILD` is total over the tree: a test walks the subclasses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 import grpc
@@ -139,6 +140,15 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> TandemError:
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE):
         return InvalidInput("message", peer, str(error.details()))  # e.g. larger than a message may be
     return _BARE.get(code, InternalError)(message)
+
+
+@contextmanager
+def translated(peer: str) -> Iterator[None]:
+    """What a call to `peer` inside ends with is raised as the error that the peer meant."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, peer) from error
 
 
 async def abort(context: grpc.aio.ServicerContext, error: TandemError) -> NoReturn:

@@ -7,11 +7,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-import grpc
-
 from common.rpc.channel import Options, open_channel
 from common.rpc.convert_inference import delta_from_wire, request_to_wire
-from common.rpc.errors import from_rpc_error
+from common.rpc.errors import translated
 from common.rpc.inference_data import Delta, GenerateRequest
 from protos import inference_pb2
 
@@ -52,10 +50,9 @@ class TimedInference:
         """Yields (monotonic seconds, serialised delta). Leaving the iteration early cancels the request."""
         call = self._generate(request, timeout=timeout_s)
         try:
-            async for stamped in call:
-                yield stamped
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
+            with translated(self.address):
+                async for stamped in call:
+                    yield stamped
         finally:
             call.cancel()
 

@@ -11,24 +11,21 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from common.bus.connection import Bus, connect_bus
+from common.bus.connection import Bus
 from common.bus.load_reporter import LoadReporter
 from common.bus.messages import CancelNotice, DrainNotice
 from common.bus.subjects import Subjects
-from common.config.address import without_password
-from common.config.cluster import EMBEDDED
 from common.engine.decode_engine import DecodeEngine
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
-from common.errors import ConfigError, DependencyUnavailable
-from common.state.connect import connect_redis
+from common.errors import DependencyUnavailable
 from common.state.index_publisher import IndexPublisher
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
 from common.state.worker_leases import LeaseKeeper, WorkerLeases, WorkerRecord
 from common.telemetry.worker_metrics import WorkerMetrics
+from common.worker.dependencies import require_addresses, wait_for_nats, wait_for_redis
 from common.worker.rank_main import RankContext
-from common.worker.stop_signal import unless_stopped
 
 Engine = PrefillEngine | DecodeEngine
 
@@ -48,9 +45,7 @@ class ClusterAnnouncer:
         metrics: WorkerMetrics,
         cancel: Callable[[str], object],
     ) -> None:
-        for field, url in (("redis.url", context.config.redis.url), ("nats.url", context.config.nats.url)):
-            if url == EMBEDDED:
-                raise ConfigError(f"{field} = {url}: only `tandem up` starts its own; a process needs the address")
+        require_addresses(("redis.url", context.config.redis.url), ("nats.url", context.config.nats.url))
         self._context = context
         self._engine = engine
         self._metrics = metrics
@@ -71,24 +66,15 @@ class ClusterAnnouncer:
             DependencyUnavailable: one of them did not come.
             Cancelled: `stop` was set first.
         """
-        redis_config, nats_config = self._context.config.redis, self._context.config.nats
         name, incarnation = self._context.place.instance, self._context.incarnation
-        self._redis = await unless_stopped(
-            stop,
-            f"Redis at {without_password(redis_config.url)}",
-            connect_redis(redis_config.url, redis_config.timeout_s, redis_config.start_timeout_s),
-        )
+        self._redis = await wait_for_redis(self._context.config.redis, stop)
         self._leases = WorkerLeases(self._redis, self._keys)
         self._leases.on_unreadable = self._metrics.unreadable_leases.inc
-        self._bus = await unless_stopped(
-            stop,
-            f"NATS at {without_password(nats_config.url)}",
-            connect_bus(nats_config.url, name, nats_config.timeout_s, nats_config.start_timeout_s),
-        )
+        self._bus = await wait_for_nats(self._context.config.nats, name, stop)
         await self._bus.subscribe(self._subjects.cancel, CancelNotice, self._hear_cancel)
         pod = self._context.place.pod
         record = WorkerRecord(name, pod.role, pod.group_name, address, incarnation)
-        self._keeper = LeaseKeeper(self.leases, record, redis_config.worker_lease_s)
+        self._keeper = LeaseKeeper(self.leases, record, self._context.config.redis.worker_lease_s)
         self._start_task(self._keeper.run())
         self._start_task(self._report_load(LoadReporter(self._bus, self._subjects, name, incarnation)))
         if pod.role == "prefill":  # only what prefill caches decides placements

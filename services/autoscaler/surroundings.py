@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from common.bus.connection import Bus, connect_bus
+from common.bus.connection import Bus
 from common.clock import Clock
-from common.config.address import host_port, without_password
-from common.config.cluster import EMBEDDED, ClusterConfig
-from common.errors import ConfigError
-from common.worker.stop_signal import unless_stopped
+from common.config.address import host_port
+from common.config.cluster import ClusterConfig
+from common.worker.dependencies import require_addresses, wait_for_nats
 from services.autoscaler.kubernetes_api import KubernetesApi, cluster_configuration
 from services.autoscaler.leader import Leadership
 from services.autoscaler.metrics import AutoscalerMetrics, autoscaler_metrics
@@ -47,16 +46,11 @@ async def open_surroundings(
         Cancelled: `stop` was set while it was waited for.
     """
     own, place = config.autoscaler, config.scheduler
-    if config.nats.url == EMBEDDED:
-        raise ConfigError(f"nats.url = {config.nats.url}: the autoscaler needs the address")
+    require_addresses(("nats.url", config.nats.url))
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(4)}"
     kind = workloads(own.group_controller)
     api = KubernetesApi(cluster_configuration(), namespace, own.api_timeout_s)
-    bus = await unless_stopped(
-        stop,
-        f"NATS at {without_password(config.nats.url)}",
-        connect_bus(config.nats.url, identity, config.nats.timeout_s, config.nats.start_timeout_s),
-    )
+    bus = await wait_for_nats(config.nats, identity, stop)
     picture = PoolWatch(api, kind, own.selector, clock)
     schedulers = SchedulerWatch(own.schedulers or (host_port(place.host, place.port),), own.api_timeout_s)
     picture.start()
