@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 
 from common.config.load import dump_cluster, parse_cluster
-from common.config.place import PodPlace, Role
+from common.config.place import Role
 from services.launcher.child import Child
 from services.launcher.ports import free_ports
-from services.launcher.processes import pod_command
+from services.launcher.processes import pod_plans
 from tests.cluster.conftest import BASE
 from tests.cluster.running import START_TIMEOUT_S, RunningCluster, ask, greedy
 from tests.cluster.test_deaths import prompt
@@ -47,10 +46,10 @@ def odd_pods(pairs: RunningCluster, model: Path) -> Iterator[dict[str, Child]]:
         document[role] = BASE[role] | {"parallel": {"groups": group + 1}}
         document["model"]["path"] = str(model.parent / document["model"]["path"])
         file = model.parent / f"{name}.yaml"
-        file.write_text(dump_cluster(parse_cluster(document, name)), encoding="utf-8")
-        command = pod_command(role, file, PodPlace(role, group, 0), f"127.0.0.1:{free_ports(1)}", free_ports(1))
-        assert command[0] == sys.executable
-        children[name] = Child(name, command, pairs.cluster.run.logs / f"{name}.log", {"OMP_NUM_THREADS": "1"})
+        config = parse_cluster(document, name)
+        file.write_text(dump_cluster(config), encoding="utf-8")
+        (plan,) = (plan for plan in pod_plans(config, file, free_ports) if plan.name == f"{name}-node-0")
+        children[name] = Child(name, plan.command, pairs.cluster.run.logs / f"{name}.log", {"OMP_NUM_THREADS": "1"})
     yield children
     for child in children.values():
         child.signal(signal.SIGTERM)
