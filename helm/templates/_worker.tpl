@@ -93,7 +93,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  serviceAccountName: {{ include "tandem.fullname" $root }}
+  serviceAccountName: {{ include "tandem.fullname" $root | quote }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "tandem.grace" $p.lifecycle }}
