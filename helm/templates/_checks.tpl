@@ -150,6 +150,11 @@ What cannot work is refused before anything is installed; each message names the
 {{- fail (printf "%s.external.urlSecret.name is empty: %s.mode = external needs the secret that holds the URL" $name $name) -}}
 {{- end -}}
 {{- end -}}
+{{- $lease := float64 $v.redis.workerLeaseSeconds -}}
+{{- $slowest := mulf 3 $v.redis.timeoutSeconds -}}
+{{- if lt $lease $slowest -}}
+{{- fail (printf "redis.workerLeaseSeconds = %v: at least three times redis.timeoutSeconds, %v, or one slow answer loses a worker" $lease $slowest) -}}
+{{- end -}}
 {{- $late := ceil (max $v.redis.startTimeoutSeconds $v.nats.startTimeoutSeconds) -}}
 {{- if and $v.doctor.hook (lt (int $v.doctor.timeoutSeconds) (add $late 60 | int)) -}}
 {{- fail (printf "doctor.timeoutSeconds = %d: at least 60 more than redis.startTimeoutSeconds and nats.startTimeoutSeconds, %d" (int $v.doctor.timeoutSeconds) (add $late 60 | int)) -}}

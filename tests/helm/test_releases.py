@@ -20,7 +20,7 @@ CHANGES = {
     "prefill.settings.max_running=8": {"prefill", "autoscaler"},
     "prefill.settings.chunk_tokens=2048": {"prefill", "scheduler", "autoscaler"},
     "decode.lifecycle.drainSeconds=60": {"decode", "autoscaler"},
-    "redis.timeoutSeconds=2": {"prefill", "decode", "scheduler", "autoscaler"},
+    "redis.timeoutSeconds=1.5": {"prefill", "decode", "scheduler", "autoscaler"},
 }
 
 
