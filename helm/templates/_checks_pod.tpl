@@ -25,13 +25,6 @@
 {{- if and $limit (ge (include "tandem.quantity" $p.shm | float64) (include "tandem.quantity" $limit | float64)) -}}
 {{- fail (printf "%s.shm = %s: counts against resources.limits.memory = %v and must be below it" $r $p.shm $limit) -}}
 {{- end -}}
-{{- if eq $r "decode" -}}
-{{- $draining := int (default 48 $p.settings.draining_blocks_limit) -}}
-{{- $landing := int (default 64 $p.settings.landing_blocks) -}}
-{{- if gt $draining $landing -}}
-{{- fail (printf "decode.settings.draining_blocks_limit = %d: at most landing_blocks = %d" $draining $landing) -}}
-{{- end -}}
-{{- end -}}
 {{- end -}}
 
 {{/* Each range is a name, its first port and how many. */}}

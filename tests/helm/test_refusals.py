@@ -50,6 +50,8 @@ IMPOSSIBLE: list[tuple[str | None, list[str], str]] = [
     (None, ["rdma.enabled=true"], r"securityProfile = restricted: rdma\.enabled = true"),
     ("local", ["rdma.enabled=true"], r"rdma\.enabled = true: model\.device = cpu"),
     (None, ["rdma.enabled=true", "securityProfile=rdma"], r"rdma\.resources is empty"),
+    # The file of a release without decode describes decode all the same.
+    (None, ["decode.enabled=false", "decode.settings.landing_blocks=192"], r"limit = 192: must be below"),
     (None, ["prefill.enabled=false", "decode.enabled=false"], r"nothing would serve"),
     (None, ["autoscaler.enabled=true", "decode.groups=9"], r"decode\.groups = 9: must lie .*\.maxGroups = 4"),
     ("local", ["decode.exclusiveTopology=rack"], r"decode\.exclusiveTopology = rack: only groupController"),
@@ -60,8 +62,12 @@ IMPOSSIBLE: list[tuple[str | None, list[str], str]] = [
     (None, ["prefill.ports.health=7101"], r"prefill\.ports\.health = 7101: .* one of prefill\.ports\.grpc"),
     (None, ["decode.ports.grpc=65529"], r"decode\.ports\.grpc = 65529: 8 ports from there end after 65535"),
     (None, ["scheduler.ports.http=7000"], r"scheduler\.ports\.http = 7000: .* one of scheduler\.ports\.grpc"),
-    (None, ["decode.settings.landing_blocks=100"], r"draining_blocks_limit = 192: at most landing_blocks = 100"),
-    (None, ["decode.settings.draining_blocks_limit=null", "decode.settings.landing_blocks=40"], r"limit = 48: at most"),
+    (None, ["decode.settings.landing_blocks=100"], r"draining_blocks_limit = 192: must be below landing_blocks = 100"),
+    (
+        None,
+        ["decode.settings.draining_blocks_limit=null", "decode.settings.landing_blocks=40"],
+        r"draining_blocks_limit = 48: must be below landing_blocks = 40",
+    ),
     (
         None,
         ["autoscaler.enabled=true", "autoscaler.settings.lease_duration_s=10"],
