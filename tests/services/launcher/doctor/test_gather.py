@@ -95,6 +95,16 @@ async def test_a_refusal_is_not_waited_out(own_valkey):
     assert time.monotonic() - begun_s < 30.0
 
 
+async def test_one_nats_of_several_is_enough(own_nats):
+    gone, there = own_nats("--user", "u", "--pass", "p"), own_nats("--user", "u", "--pass", "p")
+    gone.stop()
+    urls = [server.url.replace("//", "//u:p@") for server in (gone, there)]
+    assert (await gather_nats(cluster_of(nats=",".join(urls)))).error == ""
+    there.stop()
+    away = await gather_nats(cluster_of(nats=",".join(urls)))
+    assert "u:p" not in away.error
+
+
 def test_gpus_as_nvidia_smi_tells_them():
     rows = (
         "0, NVIDIA H200, 143771, 143000, 580.65.06, 9.0, Disabled",
