@@ -183,3 +183,15 @@ def test_a_refused_file_ends_with_an_error(tmp_path, capsys):
     assert run_doctor(file, "decode", [], as_json=True) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["id"], finding["severity"], finding["setting"]) == ("config", "error", "layout.draftTokens")
+
+
+def test_an_error_stays_in_view_as_long_as_it_was_asked_to(tmp_path, capsys, monkeypatch):
+    file, waited = tmp_path / "tandem.yaml", []
+    file.write_text("model: {path: nowhere}\n")
+    monkeypatch.setattr(
+        "services.launcher.doctor.run.time.sleep", lambda s: waited.append((s, capsys.readouterr().out))
+    )
+    assert run_doctor(file, "decode", [], as_json=True, hold_s=60.0) == 1
+    ((seconds, shown),) = waited
+    assert seconds == 60.0
+    assert '"error"' in shown
