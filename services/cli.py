@@ -112,11 +112,12 @@ def doctor(
     settings: Settings = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     patient: Annotated[bool, typer.Option("--wait", help="Give Redis and NATS their time to start.")] = False,
+    hold_s: Annotated[float, typer.Option("--hold", help="Seconds to stay after an error.")] = 0.0,
 ) -> None:
     """Check this machine, the model, Redis, NATS and running instances; each finding names the setting to change."""
     from services.launcher.doctor.run import run_doctor
 
-    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json, patient=patient))
+    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json, patient=patient, hold_s=hold_s))
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)

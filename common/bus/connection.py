@@ -53,7 +53,7 @@ class Bus:
         """
         with translated("NATS at start"):
             await self._client.connect(
-                self._url,
+                servers_of(self._url),
                 name=name,
                 error_cb=self._failed,
                 disconnected_cb=self._disconnected,
@@ -196,7 +196,7 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, pi
     """A connected bus. Afterwards lost connections come back by themselves, subscriptions included.
 
     Args:
-        url: nats://host:port.
+        url: nats://host:port, or several with commas between: the servers of one NATS cluster.
         name: who this is, for the server's monitoring.
         timeout_s: for one attempt to connect.
         within_s: how long to wait for a server that is not there yet.
@@ -224,6 +224,11 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, pi
             await asyncio.sleep(min(_RETRY_S, within_s))
             continue
         return bus
+
+
+def servers_of(url: str) -> list[str]:
+    """The servers that a URL names, as the client takes them."""
+    return [one.strip() for one in url.split(",")]
 
 
 @contextmanager

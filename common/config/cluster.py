@@ -137,7 +137,7 @@ class RedisConfig(Section):
 
 
 class NatsConfig(Section):
-    url: str = EMBEDDED  # or nats://host:port
+    url: str = EMBEDDED  # or nats://host:port, several with commas between
     timeout_s: float = Field(default=1.0, gt=0)
     start_timeout_s: float = Field(default=60.0, gt=0)
     load_interval_s: float = Field(default=0.25, gt=0)  # between load reports

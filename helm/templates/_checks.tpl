@@ -13,8 +13,9 @@ What cannot work is refused before anything is installed; each message names the
 {{- end -}}
 {{- range $role := list "prefill" "decode" -}}
 {{- $pool := index $v $role -}}
-{{- if $pool.enabled -}}
+{{- /* The file describes both pools, whether this release has them or not. */ -}}
 {{- include "tandem.checkShape" (dict "root" $ "role" $role "pool" $pool) -}}
+{{- if $pool.enabled -}}
 {{- include "tandem.checkLayout" (dict "root" $ "role" $role "pool" $pool) -}}
 {{- include "tandem.checkPod" (dict "root" $ "role" $role "pool" $pool) -}}
 {{- if eq $v.model.device "cuda" -}}
@@ -54,8 +55,15 @@ What cannot work is refused before anything is installed; each message names the
 {{- if lt (int $p.settings.blocks) (int $need) -}}
 {{- fail (printf "%s.settings.blocks = %d: one sequence of contextTokens = %d needs %d blocks of layout.blockTokens = %d" $r (int $p.settings.blocks) (int .root.Values.contextTokens) (int $need) (int .root.Values.layout.blockTokens)) -}}
 {{- end -}}
+{{- if eq $r "decode" -}}
+{{- $draining := int (default 48 $p.settings.draining_blocks_limit) -}}
+{{- $landing := int (default 64 $p.settings.landing_blocks) -}}
+{{- if ge $draining $landing -}}
+{{- fail (printf "decode.settings.draining_blocks_limit = %d: must be below landing_blocks = %d" $draining $landing) -}}
+{{- end -}}
+{{- end -}}
 {{- $scale := $p.autoscale -}}
-{{- if and .root.Values.autoscaler.enabled (or (gt (int $scale.minGroups) (int $p.groups)) (lt (int $scale.maxGroups) (int $p.groups))) -}}
+{{- if and $p.enabled .root.Values.autoscaler.enabled (or (gt (int $scale.minGroups) (int $p.groups)) (lt (int $scale.maxGroups) (int $p.groups))) -}}
 {{- fail (printf "%s.groups = %d: must lie from autoscale.minGroups = %d to autoscale.maxGroups = %d" $r (int $p.groups) (int $scale.minGroups) (int $scale.maxGroups)) -}}
 {{- end -}}
 {{- if and (eq (int $p.rollout.maxUnavailable) 0) (eq (int $p.rollout.maxSurge) 0) -}}
@@ -149,6 +157,11 @@ What cannot work is refused before anything is installed; each message names the
 {{- if and (eq $part.mode "external") (not $part.external.urlSecret.name) -}}
 {{- fail (printf "%s.external.urlSecret.name is empty: %s.mode = external needs the secret that holds the URL" $name $name) -}}
 {{- end -}}
+{{- end -}}
+{{- $lease := float64 $v.redis.workerLeaseSeconds -}}
+{{- $slowest := mulf 3 $v.redis.timeoutSeconds -}}
+{{- if lt $lease $slowest -}}
+{{- fail (printf "redis.workerLeaseSeconds = %v: at least three times redis.timeoutSeconds, %v, or one slow answer loses a worker" $lease $slowest) -}}
 {{- end -}}
 {{- $late := ceil (max $v.redis.startTimeoutSeconds $v.nats.startTimeoutSeconds) -}}
 {{- if and $v.doctor.hook (lt (int $v.doctor.timeoutSeconds) (add $late 60 | int)) -}}

@@ -17,16 +17,13 @@
 {{- end -}}
 {{- include "tandem.checkEnvironment" (dict "root" .root "part" $r "entries" $p.extraEnv "taken" $taken) -}}
 {{- include "tandem.checkResources" (dict "part" $r "resources" $p.resources) -}}
+{{- $least := ternary "16Gi" "64Mi" (eq .root.Values.model.device "cuda") -}}
+{{- if lt (include "tandem.quantity" $p.shm | float64) (include "tandem.quantity" $least | float64) -}}
+{{- fail (printf "%s.shm = %s: ranks of a node take up to %s" $r $p.shm $least) -}}
+{{- end -}}
 {{- $limit := dig "limits" "memory" "" $p.resources -}}
 {{- if and $limit (ge (include "tandem.quantity" $p.shm | float64) (include "tandem.quantity" $limit | float64)) -}}
 {{- fail (printf "%s.shm = %s: counts against resources.limits.memory = %v and must be below it" $r $p.shm $limit) -}}
-{{- end -}}
-{{- if eq $r "decode" -}}
-{{- $draining := int (default 48 $p.settings.draining_blocks_limit) -}}
-{{- $landing := int (default 64 $p.settings.landing_blocks) -}}
-{{- if gt $draining $landing -}}
-{{- fail (printf "decode.settings.draining_blocks_limit = %d: at most landing_blocks = %d" $draining $landing) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 

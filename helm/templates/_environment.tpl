@@ -87,6 +87,20 @@ nats://tandem:$(NATS_PASSWORD)@{{ $host }}:{{ $port }}
 {{- if kindIs "float64" . }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 
+{{- define "tandem.supportPlacement" -}}
+{{- with .Values.support }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "tandem.podSecurity" -}}
 runAsNonRoot: true
 {{- with int .Values.runAsUser }}

@@ -93,7 +93,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  serviceAccountName: {{ include "tandem.fullname" $root }}
+  serviceAccountName: {{ include "tandem.fullname" $root | quote }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "tandem.grace" $p.lifecycle }}
@@ -142,7 +142,8 @@ spec:
       image: {{ include "tandem.image" (dict "root" $root "kind" $kind) }}
       imagePullPolicy: {{ (index $v.images $kind).pullPolicy }}
       command: [tandem, doctor]
-      args: [--config, /etc/tandem/tandem.yaml, --role, {{ .role }}, --wait]
+      # A failed one is deleted with its whole group, so it stays for a minute in which it can be read.
+      args: [--config, /etc/tandem/tandem.yaml, --role, {{ .role }}, --wait, --hold, "60"]
       env: {{- include "tandem.workerEnvironment" . | nindent 8 }}
       securityContext: {{- include "tandem.workerSecurity" $root | nindent 8 }}
       resources: {{- include "tandem.workerResources" . | nindent 8 }}

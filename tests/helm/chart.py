@@ -33,23 +33,27 @@ class Chart:
         COUNTS["lints"] += 1
         self._run("lint", "--strict", str(CHART), *arguments)
 
-    def render(self, preset: str | None = None, settings: Sequence[str] = (), *, notes: bool = False) -> str:
+    def render(
+        self, preset: str | None = None, settings: Sequence[str] = (), *, notes: bool = False, file: Path | None = None
+    ) -> str:
         """What would be installed, as text.
 
         Args:
-            settings: ``path=value``, as ``--set`` takes them; numbers with a point too, which it does not.
+            settings: ``path=value``, as ``--set`` takes them; numbers with a point and quoted text go as JSON.
+            file: more values.
 
         Raises:
             Refused: the schema or a check of the chart is against it.
         """
-        asked = (self, preset, tuple(settings), notes)
+        asked = (self, preset, tuple(settings), notes, file)
         if asked not in _rendered:
-            _rendered[asked] = self._rendered(preset, tuple(settings), notes)
+            _rendered[asked] = self._rendered(preset, tuple(settings), notes, file)
         return _rendered[asked]
 
-    def _rendered(self, preset: str | None, settings: tuple[str, ...], notes: bool) -> str:
+    def _rendered(self, preset: str | None, settings: tuple[str, ...], notes: bool, file: Path | None) -> str:
         COUNTS["renders"] += 1
         files = ["-f", str(CHART / f"values-{preset}.yaml")] if preset else []
+        files += ["-f", str(file)] if file else []
         sets = [part for setting in settings for part in _set(setting)]
         kind = ["install", "--dry-run=client"] if notes else ["template"]
         return self._run(*kind, self.release, str(CHART), "--namespace", self.namespace, *files, *sets)
@@ -63,8 +67,11 @@ class Chart:
         text = self._run("template", *server, *asked, *sets, kubeconfig=kubeconfig)
         return [o for o in yaml.load_all(text, Loader=yaml.CSafeLoader) if o]
 
-    def objects(self, preset: str | None = None, settings: Sequence[str] = ()) -> list[Object]:
-        return [o for o in yaml.load_all(self.render(preset, settings), Loader=yaml.CSafeLoader) if o]
+    def objects(
+        self, preset: str | None = None, settings: Sequence[str] = (), file: Path | None = None
+    ) -> list[Object]:
+        text = self.render(preset, settings, file=file)
+        return [o for o in yaml.load_all(text, Loader=yaml.CSafeLoader) if o]
 
     def _run(self, *arguments: str, kubeconfig: Path = Path(os.devnull)) -> str:
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
@@ -76,11 +83,11 @@ class Chart:
         return done.stdout
 
 
-_rendered: dict[tuple[Chart, str | None, tuple[str, ...], bool], str] = {}  # by what was asked
+_rendered: dict[tuple[Chart, str | None, tuple[str, ...], bool, Path | None], str] = {}  # by what was asked
 
 
 def _set(setting: str) -> tuple[str, str]:
-    return ("--set-json" if re.fullmatch(r"[^=]+=\d+\.\d+", setting) else "--set", setting)
+    return ("--set-json" if re.fullmatch(r'[^=]+=(\d+\.\d+|".*")', setting) else "--set", setting)
 
 
 def tandem_yaml(objects: list[Object]) -> str:

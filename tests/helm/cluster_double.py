@@ -13,12 +13,18 @@ Right = tuple[str, str]  # resource with its subresource, verb
 
 
 def put_pools(kubernetes: FakeKubernetes, objects: list[Object], missing: str) -> None:
-    """Pools and budgets as they are rendered, all pods ready, but one group asked for none."""
+    """Pools and budgets as they are rendered, all pods ready, but one object asks for a group less."""
     for o in objects:
         if o["kind"] == "StatefulSet":
             replicas = 0 if o["metadata"]["name"] == missing else o["spec"]["replicas"]
             kubernetes.put(
                 "statefulsets", o | {"spec": o["spec"] | {"replicas": replicas}, "status": {"readyReplicas": replicas}}
+            )
+        elif o["kind"] == "LeaderWorkerSet":
+            replicas = o["spec"]["replicas"] - (o["metadata"]["name"] == missing)
+            kubernetes.put(
+                "leaderworkersets",
+                o | {"spec": o["spec"] | {"replicas": replicas}, "status": {"readyReplicas": replicas}},
             )
         elif o["kind"] == "PodDisruptionBudget":
             kubernetes.put("poddisruptionbudgets", o)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from services.launcher.doctor.check_node import SHM_BYTES
 from services.launcher.doctor.config_fault import setting_of
 from services.launcher.doctor.diagnose import diagnose
+from services.launcher.doctor.memory_need import RESERVED_BYTES, memory_need
 from tests.helm.chart import CHART, PRESETS, ROOT, Chart
 from tests.helm.test_presets import POD, config_of
-from tests.services.launcher.doctor.healthy import GIB, healthy
+from tests.services.launcher.doctor.healthy import GIB, V3, healthy
 from tests.services.launcher.doctor.healthy import PRESETS as HEALTHY
 from tests.services.launcher.doctor.test_diagnose import SEEDED
 
@@ -64,3 +66,28 @@ def assert_there(setting: str) -> None:
         assert name in found, f"{setting}: values.yaml has no {name}"
         found = found[name]
     assert re.fullmatch(r"[A-Za-z.]+", setting)
+
+
+def test_the_chart_asks_for_no_less_than_the_doctor() -> None:
+    """What the chart lets pass, the doctor before each worker does not refuse."""
+    text = (CHART / "templates/_checks_pod.tpl").read_text()
+    found = re.search(r'ternary "(\d+)Gi" "(\d+)Mi" \(eq \.root\.Values\.model\.device "cuda"\)', text)
+    assert found
+    assert {"cuda": int(found[1]) << 30, "cpu": int(found[2]) << 20} == SHM_BYTES
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    for role in ("prefill", "decode"):
+        assert schema[role]["properties"]["gpu"]["properties"]["reserveGiB"]["minimum"] == RESERVED_BYTES / GIB
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize("preset", sorted(HEALTHY))
+def test_the_chart_counts_no_less_memory_than_the_doctor(preset: str, role: str) -> None:
+    facts = healthy(preset, role)  # type: ignore[arg-type]
+    need = memory_need(facts.config, role, V3)  # type: ignore[arg-type]
+    assert need is not None
+    said = VALUES["model"]["facts"]
+    shape = yaml.safe_load((CHART / f"values-{preset}.yaml").read_text())[role]
+    assert said["expertGiB"] / shape["ep"] == pytest.approx(need.experts / GIB, rel=0.005)
+    assert need.others / GIB <= said["otherGiB"]
+    latent = shape["settings"]["blocks"] * 64 * said["latentLayers"] * said["latentWidth"] * 2
+    assert latent == need.latent

@@ -111,37 +111,34 @@ def test_the_oldest_kubernetes_is_the_charts() -> None:
     assert f"kubernetes-validate=={KUBERNETES[1]}.0" in pinned
 
 
-SECTIONS = {
-    "workerSettings": WorkerConfig,
-    "prefillSettings": PrefillConfig,
-    "decodeSettings": DecodeConfig,
+SETTINGS = {
+    ("$defs", "workerSettings"): WorkerConfig,
+    ("$defs", "prefillSettings"): PrefillConfig,
+    ("$defs", "decodeSettings"): DecodeConfig,
+    ("properties", "scheduler", "properties", "settings"): SchedulerConfig,
+    ("properties", "autoscaler", "properties", "settings"): AutoscalerConfig,
 }
+# What the chart fills in itself, from other values.
+FILLED_IN = {
+    "host", "port", "http_port", "metrics_port", "first_port", "first_metrics_port", "start_timeout_s", "replicas",
+    "drain_timeout_s", "parallel", "worker", "lease_s", "schedulers", "group_controller", "selector", "lease_name",
+    "prefill", "decode",
+}  # fmt: skip
+LIMITS = ("minimum", "exclusiveMinimum", "maximum", "enum")
 
 
-@pytest.mark.parametrize("definition", SECTIONS)
-def test_the_schema_knows_the_files_fields(definition: str) -> None:
+@pytest.mark.parametrize("place", SETTINGS, ids=lambda place: SETTINGS[place].__name__)
+def test_the_schema_knows_the_files_fields_and_their_limits(place: tuple[str, ...]) -> None:
     """Settings that the chart hands on are the file's fields, less those that it fills in itself."""
-    schema = json.loads((CHART / "values.schema.json").read_text())["$defs"][definition]["properties"]
-    fields = set(SECTIONS[definition].model_fields)
-    own = {
-        "host", "first_port", "first_metrics_port", "start_timeout_s", "drain_timeout_s", "parallel", "worker",
-        "lease_s",
-    }  # fmt: skip
-    assert set(schema) == fields - own
-
-
-def test_the_schema_knows_the_schedulers_fields() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["scheduler"]["properties"]["settings"]
-    own = {"replicas", "host", "port", "http_port", "metrics_port", "drain_timeout_s"}
-    assert set(schema["properties"]) == set(SchedulerConfig.model_fields) - own
-
-
-def test_the_schema_knows_the_autoscalers_fields() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["autoscaler"]["properties"]
-    own = {
-        "host", "metrics_port", "schedulers", "group_controller", "selector", "lease_name", "prefill", "decode",
-    }  # fmt: skip
-    assert set(schema["settings"]["properties"]) == set(AutoscalerConfig.model_fields) - own
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for name in place:
+        schema = schema[name]
+    fields = SETTINGS[place].model_json_schema()["properties"]
+    assert set(schema["properties"]) == set(fields) - FILLED_IN
+    for name, said in schema["properties"].items():
+        assert {k: said[k] for k in LIMITS if k in said} == {k: fields[name][k] for k in LIMITS if k in fields[name]}, (
+            name
+        )
 
 
 def test_defaults_that_the_checks_assume_are_the_processes() -> None:

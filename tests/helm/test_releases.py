@@ -1,13 +1,16 @@
 """Releases beside one another, under odd names, and from one revision to the next."""
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helm.chart import ROOT, Chart, Refused
 from tests.helm.objects import KUBERNETES, Object, component, faults_of, pods
+from tests.helm.test_presets import config_of
 
 CHANGES = {
     "decode.groups=2": set(),
@@ -17,7 +20,7 @@ CHANGES = {
     "prefill.settings.max_running=8": {"prefill", "autoscaler"},
     "prefill.settings.chunk_tokens=2048": {"prefill", "scheduler", "autoscaler"},
     "decode.lifecycle.drainSeconds=60": {"decode", "autoscaler"},
-    "redis.timeoutSeconds=2": {"prefill", "decode", "scheduler", "autoscaler"},
+    "redis.timeoutSeconds=1.5": {"prefill", "decode", "scheduler", "autoscaler"},
 }
 
 
@@ -109,3 +112,40 @@ def test_names_that_services_cannot_have_are_refused(helm4: Chart, release: str)
         chart.render("local")
     objects = chart.objects("local", ["fullnameOverride=llm"])
     assert [fault for o in objects for version in KUBERNETES for fault in faults_of(o, version)] == []
+
+
+ODD = "a\"b: {c} # d\n- \u00e9 'x' {{ .Values }} %s"
+ODD_PLACES = (
+    "model.name", "test.prompt", "serviceAccount.annotations.a", "scheduler.podAnnotations.x", "rdma.networks",
+    "decode.podAnnotations.x", "scheduler.service.annotations.q", "monitoring.dashboards.annotations.f",
+    "rdma.env.UCX_A",
+)  # fmt: skip
+LIKE_NUMBERS = (
+    "scheduler.podLabels.y", "decode.nodeSelector.n", "decode.podLabels.y", "model.store.storageClassName",
+    "decode.exclusiveTopology", "decode.topologyKey", "rdma.interface", "nats.passwordSecret.name",
+    "redis.passwordSecret.key", "tls.caSecret.name", "tls.caSecret.key", "decode.priorityClassName",
+    "decode.schedulerName", "decode.gpu.runtimeClassName", "jitCache.claimName", "nameOverride",
+)  # fmt: skip
+
+
+def test_text_stays_text_whatever_it_is(chart: Chart) -> None:
+    settings = [f"{place}={json.dumps(ODD)}" for place in ODD_PLACES]
+    settings += [f'{place}="1"' for place in LIKE_NUMBERS]
+    objects = chart.objects("h100-ep16", [*settings, "jitCache.kind=pvc", 'fullnameOverride="true"'])
+    assert [fault for o in objects for version in KUBERNETES for fault in faults_of(o, version)] == []
+    assert all(isinstance(text, str) for text in leaves_of_labels(objects))
+    assert config_of(objects).model.name == ODD
+    roles = templates(objects)
+    assert roles["test"]["spec"]["containers"][0]["args"][-1] == ODD
+    assert roles["decode"]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == ODD
+    environment = {e["name"]: e.get("value") for e in roles["decode"]["spec"]["containers"][0]["env"]}
+    assert (environment["UCX_A"], environment["NCCL_SOCKET_IFNAME"]) == (ODD, "1")
+
+
+def test_numbers_out_of_a_file_stay_as_they_were_written(chart: Chart, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("rdma: { env: { UCX_A: 1000000 } }\ndecode: { settings: { max_queued: 12000000 } }\n")
+    objects = chart.objects("h100-ep16", [], file)
+    assert config_of(objects).decode.max_queued == 12_000_000
+    environment = {e["name"]: e.get("value") for e in templates(objects)["decode"]["spec"]["containers"][0]["env"]}
+    assert environment["UCX_A"] == "1000000"

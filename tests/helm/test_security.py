@@ -69,7 +69,8 @@ def test_gated_clusters_get_what_they_ask_for(helm4: Chart) -> None:
         "autoscaler.enabled=true", "images.pullSecrets[0]=mirror",
         "decode.priorityClassName=high", "decode.schedulerName=volcano",
         "decode.tolerations[0].key=reserved", "decode.tolerations[0].operator=Exists",
-        "scheduler.priorityClassName=high",
+        "scheduler.priorityClassName=high", "support.priorityClassName=low", "support.nodeSelector.pool=small",
+        "support.tolerations[0].key=small", "support.tolerations[0].operator=Exists",
     ]  # fmt: skip
     for name, template in pods(helm4.objects("h100-ep16", settings)):
         spec = template["spec"]
@@ -79,3 +80,7 @@ def test_gated_clusters_get_what_they_ask_for(helm4: Chart) -> None:
         assert (spec.get("schedulerName") == "volcano") is decode, name
         assert (spec.get("tolerations") == [{"key": "reserved", "operator": "Exists"}]) is decode, name
         assert (spec.get("priorityClassName") == "high") is (decode or component(template) == "scheduler"), name
+        support = component(template) not in ("prefill", "decode", "scheduler")
+        assert (spec.get("priorityClassName") == "low") is support, name
+        assert (spec.get("nodeSelector") == {"pool": "small"}) is support, name
+        assert (spec.get("tolerations") == [{"key": "small", "operator": "Exists"}]) is support, name

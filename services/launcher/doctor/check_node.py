@@ -11,7 +11,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 NOFILE = 8192  # connections of a worker to schedulers and peers, and the shards of a checkpoint
 _SCHEDULER_NOFILE = 4096
 _CACHE_BYTES = 2 * _GIB
-_SHM_BYTES = {"cuda": 16 * _GIB, "cpu": 64 * _MIB}  # NCCL, NVSHMEM and UCX between the ranks of a node
+SHM_BYTES = {"cuda": 16 * _GIB, "cpu": 64 * _MIB}  # NCCL, NVSHMEM and UCX between the ranks of a node
 
 
 def check_node(facts: Facts) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def check_node(facts: Facts) -> Iterator[Finding]:
         yield error("nofile", f"{node.nofile} open files", f"at least {nofile}", "node: LimitNOFILE of the runtime")
     if role == "scheduler":
         return
-    needed_shm = _SHM_BYTES[facts.config.model.device]
+    needed_shm = SHM_BYTES[facts.config.model.device]
     if node.shm_bytes < needed_shm:
         yield error("shm", f"/dev/shm of {size(node.shm_bytes)}", f"at least {size(needed_shm)}", f"{role}.shm")
     if facts.wants_rdma and not node.may_lock_memory and node.memlock_bytes != UNLIMITED:

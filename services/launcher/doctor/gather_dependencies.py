@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -14,6 +13,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, ResponseError
 
+from common.bus.connection import servers_of
+from common.config.address import without_password
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
@@ -69,12 +70,12 @@ async def gather_redis(config: ClusterConfig) -> tuple[Redis | None, list[Worker
         info = await client.info()
         records = await WorkerLeases(client, Keys(config.cluster)).current()
     except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
-        return Redis(error=f"{_place(url)}: {error}", refused=True), []
+        return Redis(error=f"{without_password(url)}: {error}", refused=True), []
     except ResponseError as error:
         refused = str(error).startswith(_REFUSALS)
-        return Redis(error=f"{_place(url)}: {error}", refused=refused), []
+        return Redis(error=f"{without_password(url)}: {error}", refused=refused), []
     except (RedisError, OSError, TimeoutError) as error:
-        return Redis(error=f"{_place(url)}: {error}"), []
+        return Redis(error=f"{without_password(url)}: {error}"), []
     finally:
         await client.aclose()
     facts = Redis(
@@ -101,10 +102,14 @@ async def gather_nats(config: ClusterConfig) -> Nats | None:
     try:
         async with asyncio.timeout(2 * timeout_s):
             await client.connect(
-                url, connect_timeout=timeout_s, allow_reconnect=False, max_reconnect_attempts=0, error_cb=note
+                servers_of(url),
+                connect_timeout=timeout_s,
+                allow_reconnect=False,
+                max_reconnect_attempts=0,
+                error_cb=note,
             )
     except (NatsError, OSError, TimeoutError) as error:
-        text = f"{_place(url)}: {error or type(error).__name__} {' '.join(said)}".strip()
+        text = f"{without_password(url)}: {error or type(error).__name__} {' '.join(said)}".strip()
         await _close(client, timeout_s)
         return Nats(error=text, refused="authorization" in text.lower())
     version = client.connected_server_version
@@ -118,9 +123,3 @@ async def _close(client: Client, timeout_s: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await client.close()
-
-
-def _place(url: str) -> str:
-    """Without the password."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or ''}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,8 +25,15 @@ from services.launcher.doctor.gather_peers import gather_peers
 from services.launcher.doctor.loopback import gather_loopback
 
 
-def run_doctor(file: Path, role: DoctorRole, settings: Sequence[str], *, as_json: bool, patient: bool = False) -> int:
-    """Print the findings; the exit code is 1 when one is an error."""
+def run_doctor(
+    file: Path, role: DoctorRole, settings: Sequence[str], *, as_json: bool, patient: bool = False, hold_s: float = 0.0
+) -> int:
+    """Print the findings; the exit code is 1 when one is an error.
+
+    Args:
+        patient: wait for Redis and NATS as a process does at its start.
+        hold_s: how long to stay after an error, for a supervisor would delete the pod and its log, and start it anew.
+    """
     try:
         config = load_cluster(file, settings)
     except ConfigError as fault:
@@ -33,7 +41,10 @@ def run_doctor(file: Path, role: DoctorRole, settings: Sequence[str], *, as_json
     else:
         findings = diagnose(asyncio.run(gather(config, role, patient=patient)))
     show(findings, role, as_json=as_json)
-    return 1 if any(one.severity is Severity.ERROR for one in findings) else 0
+    if not any(one.severity is Severity.ERROR for one in findings):
+        return 0
+    time.sleep(hold_s)
+    return 1
 
 
 async def gather(config: ClusterConfig, role: DoctorRole, *, patient: bool) -> Facts:

@@ -99,6 +99,15 @@ async def test_silent_server_is_noticed(own_nats):
     await bus.close()
 
 
+async def test_one_server_of_several_is_enough(own_nats, cluster):
+    gone, there = own_nats(), own_nats()
+    gone.stop()
+    for url in (f"{gone.url},{there.url}", f"{there.url}, {gone.url}"):
+        bus = await connect_bus(url, "hearer", 2.0, 10.0)
+        assert bus.connected
+        await bus.close()
+
+
 async def test_absent_nats_is_a_bounded_wait_that_says_so(caplog):
     started_s = time.monotonic()
     with pytest.raises(DependencyUnavailable, match=r"no NATS at nats://127.0.0.1:1 within 0.5 s"):

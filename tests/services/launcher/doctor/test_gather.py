@@ -95,6 +95,16 @@ async def test_a_refusal_is_not_waited_out(own_valkey):
     assert time.monotonic() - begun_s < 30.0
 
 
+async def test_one_nats_of_several_is_enough(own_nats):
+    gone, there = own_nats("--user", "u", "--pass", "p"), own_nats("--user", "u", "--pass", "p")
+    gone.stop()
+    urls = [server.url.replace("//", "//u:p@") for server in (gone, there)]
+    assert (await gather_nats(cluster_of(nats=",".join(urls)))).error == ""
+    there.stop()
+    away = await gather_nats(cluster_of(nats=",".join(urls)))
+    assert "u:p" not in away.error
+
+
 def test_gpus_as_nvidia_smi_tells_them():
     rows = (
         "0, NVIDIA H200, 143771, 143000, 580.65.06, 9.0, Disabled",
@@ -173,3 +183,15 @@ def test_a_refused_file_ends_with_an_error(tmp_path, capsys):
     assert run_doctor(file, "decode", [], as_json=True) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["id"], finding["severity"], finding["setting"]) == ("config", "error", "layout.draftTokens")
+
+
+def test_an_error_stays_in_view_as_long_as_it_was_asked_to(tmp_path, capsys, monkeypatch):
+    file, waited = tmp_path / "tandem.yaml", []
+    file.write_text("model: {path: nowhere}\n")
+    monkeypatch.setattr(
+        "services.launcher.doctor.run.time.sleep", lambda s: waited.append((s, capsys.readouterr().out))
+    )
+    assert run_doctor(file, "decode", [], as_json=True, hold_s=60.0) == 1
+    ((seconds, shown),) = waited
+    assert seconds == 60.0
+    assert '"error"' in shown
