@@ -112,13 +112,19 @@ def flash_mla(attention: FlashMla) -> Attend:
 
 def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
     """Run the layer on the residual stream `hidden` [T, HIDDEN]; returns the new one."""
+    return hidden_after_experts(*hidden_after_attention(hidden, w, step, attend), w)
+
+
+def hidden_after_attention(
+    hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`hidden` plus attention, the same normed, and that quantised with its scale."""
     q, q_scale = first_projection(hidden, w, step)
     heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
     absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
     values, values_scale = project_value(attend(absorbed, step), *w.v_b)
     attended = fp8_gemm_partial(values, values_scale, *w.o)
-    hidden, normed, x, x_scale = add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
-    return hidden_after_experts(hidden, normed, x, x_scale, w)
+    return add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
 
 
 def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:

@@ -7,9 +7,10 @@ from torch import Tensor
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from kernels.bench import inputs, layer_ref
+from kernels.bench import inputs
 from kernels.bench.inputs import Angles
-from kernels.bench.layer import DecodeStep, LayerWeights, decode_layer, decode_step, flash_mla, random_weights, route
+from kernels.bench.layer import LayerWeights, decode_layer, decode_step, flash_mla, random_weights, route
+from kernels.bench.layer_check import check_decode_layer
 from kernels.bench.prefill_layer import prefill_layer, prefill_step
 from kernels.bench.record import Limits, Result, Work, result
 from kernels.bench.timing import capture, time_us
@@ -23,7 +24,6 @@ PREFILL_PEER_US = 26100.0
 PREFILL_TARGET_US = 0.9 * PREFILL_PEER_US
 DENSE_BYTES = 2112 * 7168 + 24576 * 1536 + 2 * 128 * 128 * 512 + 7168 * 16384
 EXPERT_BYTES = 3 * inputs.HIDDEN * inputs.INTERMEDIATE
-CHECK_TOLERANCE = 0.1  # of what the layer adds to a token
 CHECKED_REQUESTS = 8
 
 
@@ -64,13 +64,13 @@ def decode(
     hidden = inputs.normal(requests * query_len, inputs.HIDDEN)
     attend = flash_mla(FlashMla())
     experts = w.experts
-    if experts <= 32 and requests == CHECKED_REQUESTS:
-        check(hidden, w, step, decode_layer(hidden, w, step, attend))
+    checked = check_decode_layer(hidden, w, step, attend) if experts <= 32 and requests == CHECKED_REQUESTS else None
     us = time_us([lambda: decode_layer(hidden, w, step, attend)], launches=6)
     work = decode_work(hidden, w, requests, query_len)
     profiles[f"decode, {experts} experts, {requests} x {query_len}"] = {
         "floor_us": round(work.floor_us(limits) + attention_floor_us(requests, query_len, limits), 1),
         "kernels": timeline(lambda: decode_layer(hidden, w, step, attend)),
+        **({"error": checked} if checked else {}),
     }
     peer = PEER_US.get((experts, requests)) if query_len == 1 else None
     return result(
@@ -83,20 +83,6 @@ def decode(
         target_us=TARGETS_US.get((experts, requests)) if query_len == 1 else None,
         baseline={"vLLM 0.26.0": peer} if peer else {},
     )
-
-
-def check(hidden: Tensor, w: LayerWeights, step: DecodeStep, out: Tensor) -> None:
-    """Compare what the layer adds to the residual with the references: the median token, since last bits can turn a
-    near tie of the router, and then a token has another expert.
-
-    Raises:
-        ArithmeticError: the layer is wrong; its time means nothing.
-    """
-    reference = layer_ref.decode_layer(hidden, w, step)
-    added, expected = out.float() - hidden.float(), reference.float() - hidden.float()
-    error = float(((added - expected).norm(dim=1) / expected.norm(dim=1)).median())
-    if not error <= CHECK_TOLERANCE:
-        raise ArithmeticError(f"decode layer differs from its references by {error:.3f} of what it adds")
 
 
 def bench_prefill_layers(limits: Limits, profiles: dict[str, object]) -> Iterator[Result]:
