@@ -41,10 +41,12 @@ fmt: setup ## Format the code and apply safe fixes
 protos: setup ## Regenerate the gRPC stubs
 	$(BIN)/python protos/generate.py
 
-bench-gpu: ## On one H200: every kernel test, then every kernel and layer benchmark, as JSON (install the extra `gpu` first)
-	$(PYTHON) -m pytest tests/kernels
-	$(PYTHON) -m kernels.bench kernels --json kernels.json
-	$(PYTHON) -m kernels.bench layer --json layer.json
+bench-gpu: ## On one H200: every kernel test, then every layer and kernel benchmark, as JSON (install the extra `gpu` first)
+	@failed=; \
+	$(PYTHON) -m pytest -n 8 tests/kernels || failed=tests; \
+	$(PYTHON) -m kernels.bench layer --json layer.json || failed="$$failed layer"; \
+	$(PYTHON) -m kernels.bench kernels --json kernels.json || failed="$$failed kernels"; \
+	test -z "$$failed" || { echo "failed: $$failed"; exit 1; }
 
 bench: setup ## Measure the services on this machine and write JSON
 	$(BIN)/tandem bench services --json bench.json

@@ -17,10 +17,11 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels import check
 from kernels.arrival import arrival_counters
 from kernels.fp8_gemm_splitk import check_operands
 from kernels.pdl import launch_options
-from kernels.tiles import BLOCK_K
+from kernels.tiles import BLOCK_K, sm_count
 
 FEATURES = 64  # of one wgmma
 SCALE_ROWS = 32  # TMA writes to multiples of 128 bytes of shared memory only, 32 scales
@@ -33,8 +34,10 @@ FLAT = gl.NVMMASharedLayout(0, 32, 2)
 class AheadTile:
     """How one program works: `rows` tokens, `stages` k-steps in flight, `splits` programs along K.
 
-    Its `groups` of four multiplying warps take 64 output features each or, `along_k`, the same 64 and every
-    `groups`-th k-step. `registers` a thread, averaged over the program's warps; None takes the whole file.
+    Its `groups` of four multiplying warps take `chunks` of 64 output features each or, `along_k`, the same ones and
+    every `groups`-th k-step. `registers` a thread, averaged over the program's warps; None takes the whole file. With
+    `share` the splits of a tile wait for each other and each adds its share of the rows; all programs must fit the chip
+    at once, one a multiprocessor. Otherwise the last split to arrive adds them all.
     """
 
     rows: int
@@ -43,10 +46,12 @@ class AheadTile:
     stages: int = 4
     along_k: bool = False
     registers: int | None = None
+    chunks: int = 1
+    share: bool = False
 
     @property
     def features(self) -> int:
-        return FEATURES if self.along_k else self.groups * FEATURES
+        return FEATURES * self.chunks * (1 if self.along_k else self.groups)
 
     @property
     def parts(self) -> int:
@@ -85,51 +90,85 @@ def _stream(
 
 
 @gluon.jit
-def _store(
-    value, part_ptr, out_ptr, arrived_ptr, M, N, m0, n0, part,
-    ROWS: gl.constexpr, PARTS: gl.constexpr, REDUCE: gl.constexpr, LAYOUT: gl.constexpr,
+def _finish(
+    staging, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part, slot,
+    FIRST: gl.constexpr, CHUNKS: gl.constexpr, ROWS: gl.constexpr, PARTS: gl.constexpr, REDUCE: gl.constexpr,
+    SHARE: gl.constexpr,
 ):  # fmt: skip
-    """Store one group's sums [ROWS, 64]; the last of a tile's splits to arrive adds them in order of K."""
-    rows = m0 + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    columns = n0 + gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
-    keep = (rows < M)[:, None] & (columns < N)[None, :]
-    offset = rows.to(gl.int64)[:, None] * N + columns[None, :]
-    if PARTS == 1:
-        gl.store(out_ptr + offset, value, mask=keep)
-    else:
-        size = M.to(gl.int64) * N
-        gl.store(part_ptr + part * size + offset, value, mask=keep)
-        if REDUCE:
+    """Store one group's sums, CHUNKS x [ROWS, 64] from FIRST on, and add those of the other splits in order of K."""
+    WIDE: gl.constexpr = 128 // staging.dtype.primitive_bitwidth  # elements of 16 bytes
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, WIDE], [WIDE // 2, 64 // WIDE], [4, 1], [1, 0])
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    column = gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
+    offset = (m0 + row).to(gl.int64)[:, None] * N + (f0 + column)[None, :]
+    live = (m0 + row < M)[:, None]
+    size = M.to(gl.int64) * N
+    mine = (row * PARTS // ROWS == part)[:, None]  # rows that this split adds, where all share that
+    for c in gl.static_range(CHUNKS):
+        value = staging.index(FIRST + c).load(LAYOUT)
+        keep = live & (f0 + c * 64 + column < N)[None, :]
+        if PARTS == 1:
+            gl.store(out_ptr + offset + c * 64, value, mask=keep)
+        elif REDUCE and SHARE:
+            gl.store(part_ptr + part * size + offset + c * 64, value, mask=keep & (mine == 0))
+        else:
+            gl.store(part_ptr + part * size + offset + c * 64, value, mask=keep)
+    if REDUCE and PARTS > 1:
+        gl.thread_barrier()
+        before = gl.atomic_add(arrived_ptr + slot, 1, sem="acq_rel")
+        if SHARE:
+            while before < PARTS:
+                before = gl.atomic_add(arrived_ptr + slot, 0, sem="acq_rel")
+        else:
+            before += 1
+        if before >= PARTS:
             gl.thread_barrier()
-            slot = arrived_ptr + (m0 // ROWS) * gl.cdiv(N, 64) + n0 // 64
-            if gl.atomic_add(slot, 1, sem="acq_rel") == PARTS - 1:
-                gl.thread_barrier()
+            for c in gl.static_range(CHUNKS):
+                keep = live & (f0 + c * 64 + column < N)[None, :]
+                own = staging.index(FIRST + c).load(LAYOUT)
                 total = gl.zeros([ROWS, 64], gl.float32, LAYOUT)
-                for s in range(PARTS):
-                    total += gl.load(part_ptr + s * size + offset, mask=keep, other=0.0, cache_modifier=".cg")
-                gl.store(out_ptr + offset, total.to(out_ptr.dtype.element_ty), mask=keep)
-                gl.store(slot, 0)
+                for s in gl.static_range(PARTS):
+                    at = part_ptr + s * size + offset + c * 64
+                    if SHARE:
+                        other = gl.load(at, mask=keep & mine & (s != part), other=0.0, cache_modifier=".cg")
+                        total += gl.where(s == part, own, other)
+                    else:
+                        total += gl.load(at, mask=keep, other=0.0, cache_modifier=".cg")
+                to = out_ptr + offset + c * 64
+                if SHARE:
+                    gl.store(to, total.to(out_ptr.dtype.element_ty), mask=keep & mine)
+                else:
+                    gl.store(to, total.to(out_ptr.dtype.element_ty), mask=keep)
+            if SHARE:
+                if gl.atomic_add(arrived_ptr + slot, 1, sem="relaxed") == 2 * PARTS - 1:
+                    gl.store(arrived_ptr + slot, 0)
+            else:
+                gl.store(arrived_ptr + slot, 0)
 
 
 @gluon.jit
 def _multiply(
     x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-    M, N, stride_xs, stride_wsn, m0, n0, split, first, last,
-    GROUP: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr,
-    REDUCE: gl.constexpr, ALONG_K: gl.constexpr,
+    M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
+    GROUP: gl.constexpr, GROUPS: gl.constexpr, CHUNKS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr,
+    SPLITS: gl.constexpr, REDUCE: gl.constexpr, ALONG_K: gl.constexpr, SHARE: gl.constexpr,
 ):  # fmt: skip
-    """Four multiplying warps: 64 output features of the tile (or, along K, every GROUPS-th step), all its tokens."""
+    """Four multiplying warps: their chunks of the tile's features (or, along K, of its k-steps), all its tokens."""
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 32])
-    CHUNKS: gl.constexpr = 1 if ALONG_K else GROUPS
-    CHUNK: gl.constexpr = 0 if ALONG_K else GROUP
+    ALL: gl.constexpr = CHUNKS if ALONG_K else CHUNKS * GROUPS
+    CHUNK: gl.constexpr = 0 if ALONG_K else CHUNKS * GROUP
     PARTS: gl.constexpr = SPLITS * GROUPS if ALONG_K else SPLITS
     STEP: gl.constexpr = GROUPS if ALONG_K else 1
     start = first + (GROUP if ALONG_K else 0)
     f0 = n0 + CHUNK * 64
-    ws_row = ws_ptr + (gl.minimum(f0, N - 1) // 128) * stride_wsn
-    acc = gl.zeros([64, ROWS], gl.float32, MMA)
+    ws0 = ws_ptr + (gl.minimum(f0, N - 1) // 128) * stride_wsn
+    ws1 = ws_ptr + (gl.minimum(f0 + 64, N - 1) // 128) * stride_wsn
+    acc0 = gl.zeros([64, ROWS], gl.float32, MMA)
+    acc1 = gl.zeros([64, ROWS], gl.float32, MMA)
     zero = gl.zeros([64, ROWS], gl.float32, MMA)
-    next_weight = gl.load(ws_row + gl.minimum(start, last - 1))
+    product = zero
+    next0 = gl.load(ws0 + gl.minimum(start, last - 1))
+    next1 = gl.load(ws1 + gl.minimum(start, last - 1))
     if ROWS < 32:
         token = m0 + gl.arange(0, ROWS, gl.SliceLayout(0, MMA))
         gdc_wait()
@@ -138,50 +177,68 @@ def _multiply(
         i = kb - first
         stage = i % STAGES
         following = gl.minimum(kb + STEP, last - 1)
-        weight = next_weight
-        next_weight = gl.load(ws_row + following)
+        weight0, weight1 = next0, next1
+        next0 = gl.load(ws0 + following)
+        if CHUNKS == 2:
+            next1 = gl.load(ws1 + following)
         if ROWS < 32:
             scale = next_scale
             next_scale = gl.load(xs_ptr + following * stride_xs + token, mask=token < M, other=0.0)
         mbarrier.wait(full.index(stage), (i // STAGES) & 1)
-        w = w_ring.index(stage * CHUNKS + CHUNK)
-        product = warpgroup_mma(w, x_ring.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
+        x = x_ring.index(stage).permute([1, 0])
+        w = w_ring.index(stage * ALL + CHUNK)
+        if CHUNKS == 2:
+            # `never` is false, but only at run time: so a product takes the registers of the one before it.
+            product = warpgroup_mma(w, x, product, use_acc=never != 0, is_async=True)
+        else:
+            product = warpgroup_mma(w, x, zero, use_acc=False, is_async=True)
         product = warpgroup_mma_wait(0, deps=[product])
         if ROWS >= 32:
             scale = xs_ring.index(stage).reshape([ROWS]).load(gl.SliceLayout(0, MMA))
-        acc += product * (scale * weight)[None, :]
+        acc0 += product * (scale * weight0)[None, :]
+        if CHUNKS == 2:
+            w = w_ring.index(stage * ALL + CHUNK + 1)
+            product = warpgroup_mma(w, x, product, use_acc=never != 0, is_async=True)
+            product = warpgroup_mma_wait(0, deps=[product])
+            if ROWS >= 32:
+                scale = xs_ring.index(stage).reshape([ROWS]).load(gl.SliceLayout(0, MMA))
+            acc1 += product * (scale * weight1)[None, :]
         gl.thread_barrier()
         mbarrier.arrive(empty.index(stage))
     # Every group is done with the ring before anyone's sums go through it.
     mbarrier.arrive(done)
     mbarrier.wait(done, 0)
     gdc_wait()
-    WIDE: gl.constexpr = 128 // staging.dtype.primitive_bitwidth  # elements of 16 bytes
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, WIDE], [WIDE // 2, 64 // WIDE], [4, 1], [1, 0])
-    staged = staging.index(GROUP)
-    staged.permute([1, 0]).store(acc.to(staging.dtype))
+    staging.index(GROUP * CHUNKS).permute([1, 0]).store(acc0.to(staging.dtype))
+    if CHUNKS == 2:
+        staging.index(GROUP * CHUNKS + 1).permute([1, 0]).store(acc1.to(staging.dtype))
     gl.thread_barrier()
     part = split * GROUPS + GROUP if ALONG_K else split
+    slot = (m0 // ROWS) * gl.cdiv(N, 64) + f0 // 64
     if f0 < N:
-        _store(staged.load(LAYOUT), part_ptr, out_ptr, arrived_ptr, M, N, m0, f0, part, ROWS, PARTS, REDUCE, LAYOUT)
+        _finish(
+            staging, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part, slot, GROUP * CHUNKS, CHUNKS, ROWS, PARTS,
+            REDUCE, SHARE,
+        )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["M"])
+@gluon.jit(do_not_specialize=["M", "never"])
 def _ahead(
     x_desc, xs_desc, xs_ptr, w_desc, ws_ptr, out_ptr, part_ptr, arrived_ptr, M, N, K, stride_xs, stride_wsn,
-    ROWS: gl.constexpr, GROUPS: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, REDUCE: gl.constexpr,
-    ALONG_K: gl.constexpr, REGISTERS: gl.constexpr,
+    never,
+    ROWS: gl.constexpr, GROUPS: gl.constexpr, CHUNKS: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
+    REDUCE: gl.constexpr, ALONG_K: gl.constexpr, SHARE: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    CHUNKS: gl.constexpr = 1 if ALONG_K else GROUPS
+    ALL: gl.constexpr = CHUNKS if ALONG_K else CHUNKS * GROUPS
     PARTS: gl.constexpr = SPLITS * GROUPS if ALONG_K else SPLITS
-    n0 = gl.program_id(0) * (CHUNKS * 64)
+    n0 = gl.program_id(0) * (ALL * 64)
     split = gl.program_id(1)
     m0 = gl.program_id(2) * ROWS
     k_blocks = gl.cdiv(K, 128)
     first = split * k_blocks // SPLITS
     last = (split + 1) * k_blocks // SPLITS
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES * CHUNKS, 64, 128], w_desc.layout)
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES * ALL, 64, 128], w_desc.layout)
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, ROWS, 128], x_desc.layout)
     if ROWS >= 32:
         xs_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1, ROWS], xs_desc.layout)
@@ -192,44 +249,44 @@ def _ahead(
     done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=CHUNKS)
+        mbarrier.init(empty.index(i), count=1 if ALONG_K else GROUPS)
     mbarrier.init(done, count=GROUPS)
     kind: gl.constexpr = out_ptr.dtype.element_ty if PARTS == 1 else gl.float32
     STAGED: gl.constexpr = gl.NVMMASharedLayout(128, kind.primitive_bitwidth, 2)
-    staging = w_ring._reinterpret(kind, [GROUPS, ROWS, 64], STAGED)
+    staging = w_ring._reinterpret(kind, [GROUPS * CHUNKS, ROWS, 64], STAGED)
     # fmt: off
     if GROUPS == 1:
         gl.warp_specialize([
             (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, m0, n0, split, first, last,
-                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K)),
+                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
+                         0, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
             (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
-                       ROWS, CHUNKS, STAGES)),
+                       ROWS, ALL, STAGES)),
         ], [1], [24])
     elif GROUPS == 2:
         gl.warp_specialize([
             (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, m0, n0, split, first, last,
-                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K)),
+                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
+                         0, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
             (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, m0, n0, split, first, last,
-                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K)),
+                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
+                         1, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
             (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
-                       ROWS, CHUNKS, STAGES)),
+                       ROWS, ALL, STAGES)),
         ], [4, 1], [REGISTERS, 24])
     else:
         gl.warp_specialize([
             (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, m0, n0, split, first, last,
-                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K)),
+                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
+                         0, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
             (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, m0, n0, split, first, last,
-                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K)),
+                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
+                         1, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
             (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, m0, n0, split, first, last,
-                         2, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K)),
+                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
+                         2, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
             (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
-                       ROWS, CHUNKS, STAGES)),
+                       ROWS, ALL, STAGES)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 24])
     # fmt: on
 
@@ -257,6 +314,8 @@ def fp8_gemm_ahead(
     if rows == 0:
         return out if reduce else sums
     grid = (triton.cdiv(columns, tile.features), tile.splits, triton.cdiv(rows, tile.rows))
+    if tile.share:
+        check.at_most("programs that wait for each other", grid[0] * grid[1] * grid[2], sm_count(x.device))
     counted = reduce and parts > 1
     arrived = arrival_counters(triton.cdiv(columns, FEATURES) * grid[2], x.device) if counted else out
     warps = 4 * (tile.groups + 1)
@@ -276,12 +335,15 @@ def fp8_gemm_ahead(
         inner,
         x_scale.stride(1),
         w_scale.stride(0),
+        0,
         ROWS=tile.rows,
         GROUPS=tile.groups,
+        CHUNKS=tile.chunks,
         SPLITS=tile.splits,
         STAGES=tile.stages,
         REDUCE=reduce,
         ALONG_K=tile.along_k,
+        SHARE=tile.share,
         REGISTERS=each,
         num_warps=4,
         maxnreg=registers,

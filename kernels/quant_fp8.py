@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
-from kernels.pdl import begin, launch_options
+from kernels.pdl import launch_options, release, wait
 from kernels.tiles import pow2_at_least, scale_buffer
 
 FP8_MAX = tl.constexpr(448.0)
@@ -34,11 +34,14 @@ def _norm_quant(
     GROUPS: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr, NORM: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUPS)
     at = group[:, None] * 128 + tl.arange(0, 128)[None, :]
     live = at < H
+    release(PDL)
+    if NORM:
+        weight = tl.load(weight_ptr + at, mask=live, other=0.0).to(tl.float32)  # no kernel before this one makes it
+    wait(PDL)
     x = tl.load(x_ptr + row * stride_x + at, mask=live, other=0.0).to(tl.float32)
     for s in tl.static_range(1, SPLITS):
         x += tl.load(x_ptr + s * stride_part + row * stride_x + at, mask=live, other=0.0)
@@ -52,7 +55,6 @@ def _norm_quant(
     if NORM:
         inverse = tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) / H + eps)
         kind = normed_ptr.dtype.element_ty
-        weight = tl.load(weight_ptr + at, mask=live, other=0.0).to(tl.float32)
         normed = (weight * (x * inverse).to(kind).to(tl.float32)).to(kind)
         tl.store(normed_ptr + row * H + at, normed, mask=live)
         x = normed.to(tl.float32)

@@ -22,14 +22,12 @@ from kernels.latent import split_qkv_a
 from kernels.mla_decode import FlashMla
 from kernels.pdl import in_order
 from kernels.permute import sort_pairs, unpermute
-from kernels.qkv_a import qkv_a_partial
 from kernels.quant_fp8 import add_rms_norm_quant, rms_norm_quant
 from kernels.silu_mul_quant import silu_mul_quant
 
 EPS = 1e-6
 TOP_K = 8
 SCALING = 2.5
-FUSED_NORM_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -151,14 +149,9 @@ def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Ten
 
 def first_projection(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Quantised:
     """Input norm to q's quantised latent, and the key's latent into the cache."""
-    squares = None
-    if hidden.shape[0] <= FUSED_NORM_ROWS:
-        qkv, squares = qkv_a_partial(hidden, w.input_norm, EPS, *w.qkv_a)
-    else:
-        _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
-        qkv = fp8_gemm_partial(x, x_scale, *w.qkv_a)
+    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
     return split_qkv_a(
-        qkv,
+        fp8_gemm_partial(x, x_scale, *w.qkv_a),
         w.q_norm,
         w.kv_norm,
         EPS,
@@ -167,8 +160,6 @@ def first_projection(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Quant
         step.positions,
         step.cache,
         step.slots,
-        squares=squares,
-        hidden=hidden.shape[1],
     )
 
 

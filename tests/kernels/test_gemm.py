@@ -1,15 +1,15 @@
-"""FP8 matrix products, dense, fused and per expert, against their references."""
+"""FP8 matrix products, dense and per expert, against their references."""
 
 import pytest
 import torch
 
-from kernels import fp8_gemm, grouped_gemm, grouped_gemm_ref, qkv_a, qkv_a_ref
+from kernels import fp8_gemm, grouped_gemm, grouped_gemm_ref
 from kernels.errors import KernelArgumentError
 from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 from kernels.grouped_gemm import ROW_ALIGN
 from kernels.tiles import Tile
-from tests.kernels.closeness import FP8_TOLERANCE, assert_close, assert_quantised, quantised, relative_error, weight
+from tests.kernels.closeness import assert_close, assert_quantised, quantised, weight
 
 
 @pytest.mark.parametrize("tile", [Tile(16, 64, 1), Tile(16, 128, 3), Tile(32, 256, 2, warps=8)])
@@ -34,20 +34,6 @@ def test_a_row_does_not_depend_on_its_batch(device):
     alone_x.copy_(x[7:8])
     alone_scale.copy_(x_scale[7:8])
     assert torch.equal(fp8_gemm.fp8_gemm(alone_x, alone_scale, w, w_scale), whole[7:8])
-
-
-@pytest.mark.parametrize("rows", [1, 9])
-def test_qkv_a(rows, device):
-    x = torch.randn(rows, 384, device=device)
-    norm = torch.rand(384, device=device) + 0.5
-    w, w_scale = weight(200, 384, device=device)
-    out = qkv_a.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32, tile=Tile(16, 64, 3))
-    reference = qkv_a_ref.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32)
-    assert relative_error(out, reference) <= FP8_TOLERANCE[device.type]
-    sums, squares = qkv_a.qkv_a_partial(x, norm, 1e-6, w, w_scale, tile=Tile(16, 64, 3))
-    reference_sums, reference_squares = qkv_a_ref.qkv_a_partial(x, norm, 1e-6, w, w_scale)
-    assert relative_error(sums.sum(0), reference_sums[0]) <= FP8_TOLERANCE[device.type]
-    assert_close(squares.sum(0), reference_squares[0])
 
 
 def live_rows(counts: torch.Tensor, rows: int) -> torch.Tensor:
