@@ -85,35 +85,59 @@ def _list_groups(list_ptr, chosen, groups):
 
 
 @triton.jit
-def _above(row, V, key, top, inverse, SCAN: tl.constexpr):
-    """How many logits are at least `key`, and their mass."""
-    count = tl.zeros((SCAN,), tl.int32)
-    mass = tl.zeros((SCAN,), tl.float32)
-    for start in range(0, V, SCAN):
-        at = start + tl.arange(0, SCAN)
-        x = tl.load(row + at, mask=at < V, other=NEG_INF)
-        kept = (x >= _unordered(key)) & (at < V)
-        count += kept.to(tl.int32)
-        mass += tl.where(kept, _weight(x, top, inverse), 0.0)
-    return tl.sum(count, axis=0), tl.sum(mass, axis=0)
+def _quarter(low, high, quarter: tl.constexpr):
+    """The key `quarter` quarters of the way up from `low`, rounded up; no overflow."""
+    return (low + ((high.to(tl.int64) - low) * quarter + 3) // 4).to(tl.int32)
 
 
 @triton.jit
-def _search_row(row, V, low, high, k, wanted, top, inverse, SCAN: tl.constexpr):
-    """The largest key in [low, high] that at least k logits with at least `wanted` mass reach, else `low`."""
+def _search_row(row, V, low, high, wanted, top, inverse, COUNT: tl.constexpr, SCAN: tl.constexpr):
+    """The largest key in [low, high] that logits of at least `wanted` mass (or number) reach, else `low`.
+
+    Three keys a pass over the row, so every pass settles two bits.
+    """
     while low < high:
-        middle = _between(low, high)
-        count, mass = _above(row, V, middle, top, inverse, SCAN)
-        if (count >= k) & (mass >= wanted):
-            low = middle
+        first, second, third = _quarter(low, high, 1), _quarter(low, high, 2), _quarter(low, high, 3)
+        above_first = tl.zeros((SCAN,), tl.float32)
+        above_second = tl.zeros((SCAN,), tl.float32)
+        above_third = tl.zeros((SCAN,), tl.float32)
+        for start in tl.range(0, V, SCAN, num_stages=3):
+            at = start + tl.arange(0, SCAN)
+            x = tl.load(row + at, mask=at < V, other=NEG_INF)
+            if COUNT:
+                weight = tl.where(at < V, 1.0, 0.0)  # exact up to 2^24
+            else:
+                weight = _weight(x, top, inverse)
+            above_first += tl.where(x >= _unordered(first), weight, 0.0)
+            above_second += tl.where(x >= _unordered(second), weight, 0.0)
+            above_third += tl.where(x >= _unordered(third), weight, 0.0)
+        if tl.sum(above_third, axis=0) >= wanted:
+            low = third
+        elif tl.sum(above_second, axis=0) >= wanted:
+            low = second
+            high = third - 1
+        elif tl.sum(above_first, axis=0) >= wanted:
+            low = first
+            high = second - 1
         else:
-            high = middle - 1
+            high = first - 1
     return low
 
 
 @triton.jit
+def _mass(row, V, key, top, inverse, SCAN: tl.constexpr):
+    """The mass of the logits that are at least `key`."""
+    mass = tl.zeros((SCAN,), tl.float32)
+    for start in tl.range(0, V, SCAN, num_stages=3):
+        at = start + tl.arange(0, SCAN)
+        x = tl.load(row + at, mask=at < V, other=NEG_INF)
+        mass += tl.where(x >= _unordered(key), _weight(x, top, inverse), 0.0)
+    return tl.sum(mass, axis=0)
+
+
+@triton.jit
 def _bound_of_groups(maxima, live, low, high, least: tl.constexpr, most: tl.constexpr, k):
-    """A key that at least min(k, least) but, ties aside, at most `most` groups' maxima reach."""
+    """A key that at least min(k, least) groups' maxima reach, but at most `most` if there is one, else the largest."""
     wanted = tl.minimum(k, least)
     while low < high:
         middle = _between(low, high)
@@ -206,10 +230,13 @@ def find_least(
         if not found:
             bound = lowest
             if k < V:
-                bound = _search_row(row, V, lowest, high, k, 0.0, top, inverse, SCAN)
+                # The k-th largest maximum is no larger than the k-th largest logit.
+                bound = _bound_of_groups(maxima, live, lowest, high, GROUPS, 0, k)
+                bound = _search_row(row, V, bound, high, k.to(tl.float32), top, inverse, True, SCAN)
             if p < 1.0:
-                _, mass = _above(row, V, bound, top, inverse, SCAN)
-                bound = _search_row(row, V, tl.maximum(bound, floor), high, 0, mass * p, top, inverse, SCAN)
+                wanted = _mass(row, V, bound, top, inverse, SCAN) * p
+                bound = tl.maximum(bound, floor)
+                bound = _search_row(row, V, bound, high, wanted, top, inverse, False, SCAN)
         bound = tl.maximum(bound, floor)
         least = _unordered(bound)
         chosen = live & (maxima >= bound)
