@@ -17,6 +17,7 @@ from kernels.tiles import pow2_at_least, scale_buffer
 
 PAIRS = 2048  # pairs a program looks at per step, four times as many where there are more than LARGE_PAIRS
 LARGE_PAIRS = 1 << 15
+GATHERED = 4  # rows a program of `gather_rows` copies
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -99,6 +100,25 @@ def _permute_scales(
     keep = (row < rows)[None, :] & (block < blocks)
     value = tl.load(scale_ptr + token[None, :] * stride_token + block * stride_block, mask=keep)
     tl.store(out_ptr + row[None, :] + block * stride_out, value, mask=keep)
+
+
+@triton.jit
+def _gather_rows(
+    x_ptr, scale_ptr, sources_ptr, out_ptr, out_scale_ptr, tokens, rows, K, blocks,
+    stride_x, stride_token, stride_block, stride_out, ROWS: tl.constexpr, K_BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    begin(PDL)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    live = (row < rows)[:, None]
+    source = tl.load(sources_ptr + row, mask=row < rows, other=0)
+    token = tl.minimum(tl.maximum(source, 0), tokens - 1).to(tl.int64)[:, None]  # rows of no expert have no source
+    at = tl.arange(0, K_BLOCK)[None, :]
+    block = tl.arange(0, BLOCKS)[None, :]
+    value = tl.load(x_ptr + token * stride_x + at, mask=live & (at < K))
+    scale = tl.load(scale_ptr + token * stride_token + block * stride_block, mask=live & (block < blocks))
+    tl.store(out_ptr + row.to(tl.int64)[:, None] * K + at, value, mask=live & (at < K))
+    tl.store(out_scale_ptr + row[:, None] + block * stride_out, scale, mask=live & (block < blocks))
 
 
 @triton.jit
@@ -216,6 +236,37 @@ def permute_scales(scale: Tensor, sources: Tensor) -> Tensor:
             BLOCKS=pow2_at_least(blocks), ROWS=64, num_warps=4, **launch_options(out.device),
         )  # fmt: skip
     return out
+
+
+def gather_rows(x: Tensor, scale: Tensor, sources: Tensor) -> tuple[Tensor, Tensor]:
+    """Copy quantised rows next to each other, and their scales, in one launch.
+
+    Args:
+        x: e4m3 [tokens, K]; scale: fp32 [tokens, blocks]; sources: int32 [rows], the token of each row.
+
+    Returns:
+        [rows, K], fp32 [rows, blocks] in `tiles.scale_buffer`'s layout; rows of no expert hold any token's.
+
+    Raises:
+        KernelArgumentError: wrong shape, type, stride or device.
+    """
+    check.shape("x", x, (None, None))
+    check.dense_rows("x", x)
+    check.shape("scale", scale, (x.shape[0], None))
+    check.shape("sources", sources, (None,))
+    check.dtype("sources", sources, torch.int32)
+    for name, tensor in (("scale", scale), ("sources", sources)):
+        check.same_device(name, tensor, x)
+    tokens, blocks = scale.shape
+    rows, inner = sources.shape[0], x.shape[1]
+    out, out_scale = x.new_empty((rows, inner)), scale_buffer(rows, blocks, x.device)
+    if rows and tokens:
+        _gather_rows[(triton.cdiv(rows, GATHERED),)](
+            x, scale, sources, out, out_scale, tokens, rows, inner, blocks, x.stride(0), scale.stride(0),
+            scale.stride(1), out_scale.stride(1), ROWS=GATHERED, K_BLOCK=pow2_at_least(inner),
+            BLOCKS=pow2_at_least(blocks), num_warps=4, **launch_options(x.device),
+        )  # fmt: skip
+    return out, out_scale
 
 
 def unpermute(

@@ -9,7 +9,8 @@ from kernels.bench.record import Limits, Result, Work, result
 from kernels.bench.timing import sets_beyond_l2, time_us
 from kernels.fp8_gemm_deepgemm import grouped_gemm_contiguous, grouped_gemm_masked
 from kernels.gate import project_gate
-from kernels.grouped_gemm import grouped_gate_up, grouped_gemm
+from kernels.grouped_gemm import grouped_gemm
+from kernels.grouped_gemm_stream import grouped_gate_up
 from kernels.silu_mul_quant import silu_mul_quant
 
 HIDDEN, INNER = inputs.HIDDEN, inputs.INTERMEDIATE

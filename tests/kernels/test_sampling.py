@@ -32,10 +32,15 @@ def rows(n, vocab, device):
     return [t.to(device) for t in (logits, temperature, top_k, top_p, min_p, seeds, positions)]
 
 
-def test_sample_equals_reference(device, monkeypatch):
-    monkeypatch.setattr(sample, "PIECE", 256)
-    monkeypatch.setattr(sample, "SCAN", 1024)
-    args = rows(6, 603, device)
+@pytest.mark.parametrize(("held", "drawn"), [(1024, 256), (32, 4), (16, 16)])
+@pytest.mark.parametrize("ties", [False, True])
+def test_sample_equals_reference(held, drawn, ties, device, monkeypatch):
+    """All that is kept in the groups that a program holds, some of it, and drawn there or piece by piece."""
+    for name, value in {"PIECE": 256, "SCAN": 256, "HELD": held, "DRAWN": drawn}.items():
+        monkeypatch.setattr(sample, name, value)
+    args = rows(10, 603, device)
+    if ties:
+        args[0] = args[0].round()
     assert torch.equal(sample.sample(*args), sample_ref.sample(*args))
 
 
