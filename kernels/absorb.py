@@ -168,7 +168,13 @@ def pick_head_tile(table: tuple[tuple[float, HeadTile], ...], tokens: int) -> He
 
 
 def absorb_query(
-    q: Tensor, k_b: Tensor, k_scale: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *,
+    q: Tensor,
+    k_b: Tensor,
+    k_scale: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    *,
     tile: HeadTile | None = None,
 ) -> Tensor:
     """Carry queries into the latent space and rotate their positional part.
@@ -223,7 +229,9 @@ def absorb_query(
     return out
 
 
-def project_value(attended: Tensor, v_b: Tensor, v_scale: Tensor, *, tile: HeadTile | None = None) -> tuple[Tensor, Tensor]:
+def project_value(
+    attended: Tensor, v_b: Tensor, v_scale: Tensor, *, tile: HeadTile | None = None
+) -> tuple[Tensor, Tensor]:
     """Bring attended latent back to values and quantise them for the output projection.
 
     Args:

@@ -19,26 +19,28 @@ TILES: Table = {
         (16, AheadTile(16, stages=6, registers=80)),
         (32, AheadTile(32, stages=6, registers=80)),
         (64, AheadTile(64, groups=3, stages=6)),
-        (128, AheadTile(128, groups=3, stages=5)),
+        (128, AheadTile(128, groups=3, stages=5, run=1)),
     ),
     (7168, 16384): (  # o_proj
         (16, AheadTile(16, groups=2, splits=4, stages=5, registers=80)),
         (32, AheadTile(32, splits=2, stages=8, registers=80)),
+        (64, AheadTile(64, groups=2, splits=2, stages=8, share=True, run=4)),
+        (128, AheadTile(128, groups=2, splits=2, stages=6, share=True, run=4)),
     ),
 }
 # Where the next kernel adds the parts, more rows are worth splitting.
 PARTIAL_TILES: Table = {
     (2112, 7168): (
-        (16, AheadTile(16, groups=2, splits=4, stages=6, along_k=True, registers=64)),
-        (32, AheadTile(32, splits=8, stages=6, registers=64)),
-        (64, AheadTile(64, splits=8, stages=6, registers=80)),
-        (128, AheadTile(128, splits=4, stages=8, registers=96)),
+        (16, AheadTile(16, groups=2, splits=2, stages=12, along_k=True, registers=64)),
+        (32, AheadTile(32, groups=2, splits=2, stages=12, along_k=True, registers=64)),
+        (64, AheadTile(64, groups=2, splits=4, stages=6, along_k=True, registers=88)),
+        (128, AheadTile(128, splits=4, stages=8, registers=120)),
     ),
     (7168, 16384): (
         (16, AheadTile(16, groups=2, splits=4, stages=5, registers=80)),
         (32, AheadTile(32, splits=2, stages=8, registers=80)),
-        (64, AheadTile(64, groups=2, splits=2, stages=8)),
-        (128, AheadTile(128, groups=3, splits=3, stages=5)),
+        (64, AheadTile(64, groups=2, splits=2, stages=8, run=4)),
+        (128, AheadTile(128, groups=2, splits=2, stages=6, run=4)),
     ),
 }
 SPLITK_ROWS = 32  # to here other shapes take the split-K kernel

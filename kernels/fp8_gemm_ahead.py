@@ -24,7 +24,7 @@ from kernels.pdl import launch_options
 from kernels.tiles import BLOCK_K, sm_count
 
 FEATURES = 64  # of one wgmma
-SCALE_ROWS = 32  # TMA writes to multiples of 128 bytes of shared memory only, 32 scales
+SCALE_ROWS = 32  # at least as many scales a load: TMA writes to multiples of 128 bytes of shared memory only
 COPYING_REGISTERS = 24
 WIDE_ROWS = gl.NVMMASharedLayout(128, 8, 2)  # rows of 128 bytes, swizzled
 FLAT = gl.NVMMASharedLayout(0, 32, 2)
@@ -34,10 +34,12 @@ FLAT = gl.NVMMASharedLayout(0, 32, 2)
 class AheadTile:
     """How one program works: `rows` tokens, `stages` k-steps in flight, `splits` programs along K.
 
-    Its `groups` of four multiplying warps take `chunks` of 64 output features each or, `along_k`, the same ones and
-    every `groups`-th k-step. `registers` a thread, averaged over the program's warps; None takes the whole file. With
-    `share` the splits of a tile wait for each other and each adds its share of the rows; all programs must fit the chip
-    at once, one a multiprocessor. Otherwise the last split to arrive adds them all.
+    Its `groups` of four multiplying warps take 64 output features each or, `along_k`, the same 64 and every
+    `groups`-th k-step. In a run of `run` k-steps a group's next product runs while it scales the last one; more than
+    one needs registers for two. `registers` a thread, averaged over the program's warps; None takes the whole file.
+    With `share` the splits of a tile wait for each other and each adds its share of the rows; all programs must fit the
+    chip at once, one a multiprocessor. Otherwise the last split to arrive adds them all. A `persistent` program takes
+    one tile after another, and the copies of the next begin under the end of the last; its `splits` are 1.
     """
 
     rows: int
@@ -46,12 +48,13 @@ class AheadTile:
     stages: int = 4
     along_k: bool = False
     registers: int | None = None
-    chunks: int = 1
     share: bool = False
+    run: int = 2
+    persistent: bool = False
 
     @property
     def features(self) -> int:
-        return FEATURES * self.chunks * (1 if self.along_k else self.groups)
+        return FEATURES if self.along_k else self.groups * FEATURES
 
     @property
     def parts(self) -> int:
@@ -59,14 +62,21 @@ class AheadTile:
 
 
 @gluon.jit
+def _place(tile, m_tiles, ROWS: gl.constexpr, CHUNKS: gl.constexpr):
+    """First feature and first token of a tile; the tiles of one weight follow each other."""
+    return tile // m_tiles * (CHUNKS * 64), tile % m_tiles * ROWS
+
+
+@gluon.jit
 def _stream(
-    x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
+    x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
     ROWS: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The copying warp."""
-    BYTES: gl.constexpr = (CHUNKS * 64 + ROWS) * 128 + (4 * ROWS if ROWS >= 32 else 0)
+    BYTES: gl.constexpr = (CHUNKS * 64 + ROWS) * 128 + 4 * (ROWS if ROWS > 32 else 32)
     steps = last - first
     ahead = gl.minimum(steps, STAGES)
+    n0, m0 = _place(gl.program_id(0), m_tiles, ROWS, CHUNKS)
     for i in range(ahead):
         mbarrier.expect(full.index(i), BYTES)
         for c in gl.static_range(CHUNKS):
@@ -75,218 +85,227 @@ def _stream(
     gdc_wait()
     for i in range(ahead):
         tma.async_copy_global_to_shared(x_desc, [m0, (first + i) * 128], full.index(i), x_ring.index(i))
-        if ROWS >= 32:
-            tma.async_copy_global_to_shared(xs_desc, [first + i, m0], full.index(i), xs_ring.index(i))
-    for i in range(ahead, steps):
-        stage = i % STAGES
-        mbarrier.wait(empty.index(stage), (i // STAGES - 1) & 1)
-        mbarrier.expect(full.index(stage), BYTES)
-        for c in gl.static_range(CHUNKS):
-            at = [n0 + c * 64, (first + i) * 128]
-            tma.async_copy_global_to_shared(w_desc, at, full.index(stage), w_ring.index(stage * CHUNKS + c))
-        tma.async_copy_global_to_shared(x_desc, [m0, (first + i) * 128], full.index(stage), x_ring.index(stage))
-        if ROWS >= 32:
-            tma.async_copy_global_to_shared(xs_desc, [first + i, m0], full.index(stage), xs_ring.index(stage))
+        tma.async_copy_global_to_shared(xs_desc, [first + i, m0], full.index(i), xs_ring.index(i))
+    for local in range(count):
+        n0, m0 = _place(gl.program_id(0) + local * gl.num_programs(0), m_tiles, ROWS, CHUNKS)
+        for kb in range(gl.where(local == 0, ahead, 0), steps):
+            i = local * steps + kb
+            stage = i % STAGES
+            mbarrier.wait(empty.index(stage), (i // STAGES - 1) & 1)
+            mbarrier.expect(full.index(stage), BYTES)
+            k = (first + kb) * 128
+            for c in gl.static_range(CHUNKS):
+                at = [n0 + c * 64, k]
+                tma.async_copy_global_to_shared(w_desc, at, full.index(stage), w_ring.index(stage * CHUNKS + c))
+            tma.async_copy_global_to_shared(x_desc, [m0, k], full.index(stage), x_ring.index(stage))
+            tma.async_copy_global_to_shared(xs_desc, [first + kb, m0], full.index(stage), xs_ring.index(stage))
 
 
 @gluon.jit
 def _finish(
-    staging, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part, slot,
-    FIRST: gl.constexpr, CHUNKS: gl.constexpr, ROWS: gl.constexpr, PARTS: gl.constexpr, REDUCE: gl.constexpr,
-    SHARE: gl.constexpr,
+    staged, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part,
+    ROWS: gl.constexpr, PARTS: gl.constexpr, REDUCE: gl.constexpr, SHARE: gl.constexpr,
 ):  # fmt: skip
-    """Store one group's sums, CHUNKS x [ROWS, 64] from FIRST on, and add those of the other splits in order of K."""
-    WIDE: gl.constexpr = 128 // staging.dtype.primitive_bitwidth  # elements of 16 bytes
+    """Store one group's sums [ROWS, 64] and, with REDUCE, add those of the other splits in order of K."""
+    WIDE: gl.constexpr = 128 // staged.dtype.primitive_bitwidth  # elements of 16 bytes
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, WIDE], [WIDE // 2, 64 // WIDE], [4, 1], [1, 0])
     row = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    column = gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
-    offset = (m0 + row).to(gl.int64)[:, None] * N + (f0 + column)[None, :]
-    live = (m0 + row < M)[:, None]
-    size = M.to(gl.int64) * N
-    mine = (row * PARTS // ROWS == part)[:, None]  # rows that this split adds, where all share that
-    for c in gl.static_range(CHUNKS):
-        value = staging.index(FIRST + c).load(LAYOUT)
-        keep = live & (f0 + c * 64 + column < N)[None, :]
-        if PARTS == 1:
-            gl.store(out_ptr + offset + c * 64, value, mask=keep)
-        elif REDUCE and SHARE:
-            gl.store(part_ptr + part * size + offset + c * 64, value, mask=keep & (mine == 0))
-        else:
-            gl.store(part_ptr + part * size + offset + c * 64, value, mask=keep)
-    if REDUCE and PARTS > 1:
-        gl.thread_barrier()
-        before = gl.atomic_add(arrived_ptr + slot, 1, sem="acq_rel")
-        if SHARE:
-            while before < PARTS:
-                before = gl.atomic_add(arrived_ptr + slot, 0, sem="acq_rel")
-        else:
-            before += 1
-        if before >= PARTS:
+    column = f0 + gl.arange(0, 64, gl.SliceLayout(0, LAYOUT))
+    keep = (m0 + row < M)[:, None] & (column < N)[None, :]
+    offset = (m0 + row).to(gl.int64)[:, None] * N + column[None, :]
+    value = staged.load(LAYOUT)
+    if PARTS == 1:
+        gl.store(out_ptr + offset, value, mask=keep)
+    else:
+        size = M.to(gl.int64) * N
+        if REDUCE and SHARE:
+            mine = (row * PARTS // ROWS == part)[:, None]  # rows that this split adds
+            slot = arrived_ptr + (m0 // ROWS) * gl.cdiv(N, 64) + f0 // 64
+            gl.store(part_ptr + part * size + offset, value, mask=keep & (mine == 0))
             gl.thread_barrier()
-            for c in gl.static_range(CHUNKS):
-                keep = live & (f0 + c * 64 + column < N)[None, :]
-                own = staging.index(FIRST + c).load(LAYOUT)
-                total = gl.zeros([ROWS, 64], gl.float32, LAYOUT)
-                for s in gl.static_range(PARTS):
-                    at = part_ptr + s * size + offset + c * 64
-                    if SHARE:
-                        other = gl.load(at, mask=keep & mine & (s != part), other=0.0, cache_modifier=".cg")
-                        total += gl.where(s == part, own, other)
-                    else:
-                        total += gl.load(at, mask=keep, other=0.0, cache_modifier=".cg")
-                to = out_ptr + offset + c * 64
-                if SHARE:
-                    gl.store(to, total.to(out_ptr.dtype.element_ty), mask=keep & mine)
-                else:
-                    gl.store(to, total.to(out_ptr.dtype.element_ty), mask=keep)
-            if SHARE:
-                if gl.atomic_add(arrived_ptr + slot, 1, sem="relaxed") == 2 * PARTS - 1:
-                    gl.store(arrived_ptr + slot, 0)
-            else:
-                gl.store(arrived_ptr + slot, 0)
+            arrived = gl.atomic_add(slot, 1, sem="acq_rel") + 1
+            while arrived < PARTS:
+                arrived = gl.atomic_add(slot, 0, sem="acq_rel")
+            gl.thread_barrier()
+            total = gl.zeros([ROWS, 64], gl.float32, LAYOUT)
+            for s in gl.static_range(PARTS):
+                other = part_ptr + s * size + offset
+                other = gl.load(other, mask=keep & mine & (s != part), other=0.0, cache_modifier=".cg")
+                total += gl.where(s == part, value, other)
+            gl.store(out_ptr + offset, total.to(out_ptr.dtype.element_ty), mask=keep & mine)
+            if gl.atomic_add(slot, 1, sem="relaxed") == 2 * PARTS - 1:
+                gl.store(slot, 0)
+        else:
+            gl.store(part_ptr + part * size + offset, value, mask=keep)
+            if REDUCE:
+                gl.thread_barrier()
+                slot = arrived_ptr + (m0 // ROWS) * gl.cdiv(N, 64) + f0 // 64
+                if gl.atomic_add(slot, 1, sem="acq_rel") == PARTS - 1:
+                    gl.thread_barrier()
+                    total = gl.zeros([ROWS, 64], gl.float32, LAYOUT)
+                    for s in gl.static_range(PARTS):
+                        total += gl.load(part_ptr + s * size + offset, mask=keep, other=0.0, cache_modifier=".cg")
+                    gl.store(out_ptr + offset, total.to(out_ptr.dtype.element_ty), mask=keep)
+                    gl.store(slot, 0)
+
+
+@gluon.jit
+def _issue(x_ring, w_ring, full, i, zero, CHUNK: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr):
+    """Start the product of step `i` as soon as its operands are there."""
+    stage = i % STAGES
+    mbarrier.wait(full.index(stage), (i // STAGES) & 1)
+    w = w_ring.index(stage * CHUNKS + CHUNK)
+    return warpgroup_mma(w, x_ring.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _promote(acc, product, weight, scales, empty, i, STAGES: gl.constexpr, REPEAT: gl.constexpr, MMA: gl.constexpr):
+    """`acc` plus the scaled product of step `i`, whose stage is free then."""
+    stage = i % STAGES
+    scale = scales.index(stage * REPEAT).load(gl.SliceLayout(0, MMA))
+    acc += product * (scale * weight)[None, :]
+    gl.thread_barrier()
+    mbarrier.arrive(empty.index(stage))
+    return acc
+
+
+@gluon.jit
+def _sums(
+    x_ring, scales, w_ring, full, empty, ws_row, base, steps,
+    CHUNK: gl.constexpr, CHUNKS: gl.constexpr, BEGIN: gl.constexpr, STEP: gl.constexpr, ROWS: gl.constexpr,
+    STAGES: gl.constexpr, RUN: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """One group's sums [64, ROWS] over its share of a tile's steps, which are the ring's steps from `base` on."""
+    REPEAT: gl.constexpr = 1 if ROWS >= 32 else 32 // ROWS
+    acc = gl.zeros([64, ROWS], gl.float32, MMA)
+    zero = gl.zeros([64, ROWS], gl.float32, MMA)
+    mine = (steps - BEGIN + STEP - 1) // STEP
+    rounds = mine // RUN if RUN > 1 else 0
+    # In a round of RUN steps one product runs while the one before it is scaled.
+    for r in range(rounds):
+        i = BEGIN + r * RUN * STEP
+        weight = gl.load(ws_row + i)
+        following = gl.load(ws_row + i + STEP)
+        product = _issue(x_ring, w_ring, full, base + i, zero, CHUNK, CHUNKS, STAGES)
+        for u in gl.static_range(RUN - 1):
+            after = gl.load(ws_row + gl.minimum(i + (u + 2) * STEP, steps - 1))
+            running = _issue(x_ring, w_ring, full, base + i + (u + 1) * STEP, zero, CHUNK, CHUNKS, STAGES)
+            ready = warpgroup_mma_wait(1, deps=[product])
+            acc = _promote(acc, ready, weight, scales, empty, base + i + u * STEP, STAGES, REPEAT, MMA)
+            product = running
+            weight = following
+            following = after
+        ready = warpgroup_mma_wait(0, deps=[product])
+        acc = _promote(acc, ready, weight, scales, empty, base + i + (RUN - 1) * STEP, STAGES, REPEAT, MMA)
+    for i in range(BEGIN + rounds * RUN * STEP, steps, STEP):
+        weight = gl.load(ws_row + i)
+        product = _issue(x_ring, w_ring, full, base + i, zero, CHUNK, CHUNKS, STAGES)
+        ready = warpgroup_mma_wait(0, deps=[product])
+        acc = _promote(acc, ready, weight, scales, empty, base + i, STAGES, REPEAT, MMA)
+    return acc
 
 
 @gluon.jit
 def _multiply(
-    x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-    M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
-    GROUP: gl.constexpr, GROUPS: gl.constexpr, CHUNKS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr,
-    SPLITS: gl.constexpr, REDUCE: gl.constexpr, ALONG_K: gl.constexpr, SHARE: gl.constexpr,
+    x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
+    M, N, stride_wsn, count, m_tiles, split, first, last,
+    GROUP: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr,
+    REDUCE: gl.constexpr, ALONG_K: gl.constexpr, SHARE: gl.constexpr, PERSISTENT: gl.constexpr, RUN: gl.constexpr,
 ):  # fmt: skip
-    """Four multiplying warps: their chunks of the tile's features (or, along K, of its k-steps), all its tokens."""
+    """Four multiplying warps: 64 of a tile's features (or, along K, every GROUPS-th of its steps), all its tokens."""
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 32])
-    ALL: gl.constexpr = CHUNKS if ALONG_K else CHUNKS * GROUPS
-    CHUNK: gl.constexpr = 0 if ALONG_K else CHUNKS * GROUP
+    CHUNKS: gl.constexpr = 1 if ALONG_K else GROUPS
+    CHUNK: gl.constexpr = 0 if ALONG_K else GROUP
     PARTS: gl.constexpr = SPLITS * GROUPS if ALONG_K else SPLITS
-    STEP: gl.constexpr = GROUPS if ALONG_K else 1
-    start = first + (GROUP if ALONG_K else 0)
-    f0 = n0 + CHUNK * 64
-    ws0 = ws_ptr + (gl.minimum(f0, N - 1) // 128) * stride_wsn
-    ws1 = ws_ptr + (gl.minimum(f0 + 64, N - 1) // 128) * stride_wsn
-    acc0 = gl.zeros([64, ROWS], gl.float32, MMA)
-    acc1 = gl.zeros([64, ROWS], gl.float32, MMA)
-    zero = gl.zeros([64, ROWS], gl.float32, MMA)
-    product = zero
-    next0 = gl.load(ws0 + gl.minimum(start, last - 1))
-    next1 = gl.load(ws1 + gl.minimum(start, last - 1))
-    if ROWS < 32:
-        token = m0 + gl.arange(0, ROWS, gl.SliceLayout(0, MMA))
-        gdc_wait()
-        next_scale = gl.load(xs_ptr + gl.minimum(start, last - 1) * stride_xs + token, mask=token < M, other=0.0)
-    for kb in range(start, last, STEP):
-        i = kb - first
-        stage = i % STAGES
-        following = gl.minimum(kb + STEP, last - 1)
-        weight0, weight1 = next0, next1
-        next0 = gl.load(ws0 + following)
-        if CHUNKS == 2:
-            next1 = gl.load(ws1 + following)
-        if ROWS < 32:
-            scale = next_scale
-            next_scale = gl.load(xs_ptr + following * stride_xs + token, mask=token < M, other=0.0)
-        mbarrier.wait(full.index(stage), (i // STAGES) & 1)
-        x = x_ring.index(stage).permute([1, 0])
-        w = w_ring.index(stage * ALL + CHUNK)
-        if CHUNKS == 2:
-            # `never` is false, but only at run time: so a product takes the registers of the one before it.
-            product = warpgroup_mma(w, x, product, use_acc=never != 0, is_async=True)
-        else:
-            product = warpgroup_mma(w, x, zero, use_acc=False, is_async=True)
-        product = warpgroup_mma_wait(0, deps=[product])
-        if ROWS >= 32:
-            scale = xs_ring.index(stage).reshape([ROWS]).load(gl.SliceLayout(0, MMA))
-        acc0 += product * (scale * weight0)[None, :]
-        if CHUNKS == 2:
-            w = w_ring.index(stage * ALL + CHUNK + 1)
-            product = warpgroup_mma(w, x, product, use_acc=never != 0, is_async=True)
-            product = warpgroup_mma_wait(0, deps=[product])
-            if ROWS >= 32:
-                scale = xs_ring.index(stage).reshape([ROWS]).load(gl.SliceLayout(0, MMA))
-            acc1 += product * (scale * weight1)[None, :]
-        gl.thread_barrier()
-        mbarrier.arrive(empty.index(stage))
-    # Every group is done with the ring before anyone's sums go through it.
-    mbarrier.arrive(done)
-    mbarrier.wait(done, 0)
-    gdc_wait()
-    staging.index(GROUP * CHUNKS).permute([1, 0]).store(acc0.to(staging.dtype))
-    if CHUNKS == 2:
-        staging.index(GROUP * CHUNKS + 1).permute([1, 0]).store(acc1.to(staging.dtype))
-    gl.thread_barrier()
+    steps = last - first
+    staged = staging.index(GROUP)
     part = split * GROUPS + GROUP if ALONG_K else split
-    slot = (m0 // ROWS) * gl.cdiv(N, 64) + f0 // 64
-    if f0 < N:
-        _finish(
-            staging, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part, slot, GROUP * CHUNKS, CHUNKS, ROWS, PARTS,
-            REDUCE, SHARE,
+    for local in range(count):
+        n0, m0 = _place(gl.program_id(0) + local * gl.num_programs(0), m_tiles, ROWS, CHUNKS)
+        f0 = n0 + CHUNK * 64
+        ws_row = ws_ptr + (gl.minimum(f0, N - 1) // 128) * stride_wsn + first
+        acc = _sums(
+            x_ring, scales, w_ring, full, empty, ws_row, local * steps, steps, CHUNK, CHUNKS,
+            GROUP if ALONG_K else 0, GROUPS if ALONG_K else 1, ROWS, STAGES, RUN, MMA,
         )  # fmt: skip
+        if not PERSISTENT:
+            # Every group is done with the ring before anyone's sums go through it.
+            mbarrier.arrive(done)
+            mbarrier.wait(done, 0)
+        gdc_wait()
+        gl.thread_barrier()
+        staged.permute([1, 0]).store(acc.to(staging.dtype))
+        gl.thread_barrier()
+        if f0 < N:
+            _finish(staged, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part, ROWS, PARTS, REDUCE, SHARE)
 
 
-@gluon.jit(do_not_specialize=["M", "never"])
+@gluon.jit(do_not_specialize=["M", "tiles", "m_tiles"])
 def _ahead(
-    x_desc, xs_desc, xs_ptr, w_desc, ws_ptr, out_ptr, part_ptr, arrived_ptr, M, N, K, stride_xs, stride_wsn,
-    never,
-    ROWS: gl.constexpr, GROUPS: gl.constexpr, CHUNKS: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-    REDUCE: gl.constexpr, ALONG_K: gl.constexpr, SHARE: gl.constexpr, REGISTERS: gl.constexpr,
+    x_desc, xs_desc, w_desc, ws_ptr, out_ptr, part_ptr, arrived_ptr, M, N, K, stride_wsn, tiles, m_tiles,
+    ROWS: gl.constexpr, GROUPS: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, REDUCE: gl.constexpr,
+    ALONG_K: gl.constexpr, SHARE: gl.constexpr, PERSISTENT: gl.constexpr, RUN: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    ALL: gl.constexpr = CHUNKS if ALONG_K else CHUNKS * GROUPS
+    CHUNKS: gl.constexpr = 1 if ALONG_K else GROUPS
     PARTS: gl.constexpr = SPLITS * GROUPS if ALONG_K else SPLITS
-    n0 = gl.program_id(0) * (ALL * 64)
+    SCALES: gl.constexpr = ROWS if ROWS > 32 else 32
     split = gl.program_id(1)
-    m0 = gl.program_id(2) * ROWS
+    count = (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0) if PERSISTENT else 1
     k_blocks = gl.cdiv(K, 128)
     first = split * k_blocks // SPLITS
     last = (split + 1) * k_blocks // SPLITS
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES * ALL, 64, 128], w_desc.layout)
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES * CHUNKS, 64, 128], w_desc.layout)
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, ROWS, 128], x_desc.layout)
-    if ROWS >= 32:
-        xs_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1, ROWS], xs_desc.layout)
-    else:
-        xs_ring = x_ring
+    xs_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1, SCALES], xs_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=1 if ALONG_K else GROUPS)
+        mbarrier.init(empty.index(i), count=CHUNKS)
     mbarrier.init(done, count=GROUPS)
+    scales = xs_ring._reinterpret(gl.float32, [STAGES * SCALES // ROWS, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kind: gl.constexpr = out_ptr.dtype.element_ty if PARTS == 1 else gl.float32
     STAGED: gl.constexpr = gl.NVMMASharedLayout(128, kind.primitive_bitwidth, 2)
-    staging = w_ring._reinterpret(kind, [GROUPS * CHUNKS, ROWS, 64], STAGED)
+    if PERSISTENT:
+        staging = gl.allocate_shared_memory(kind, [GROUPS, ROWS, 64], STAGED)
+    else:
+        staging = w_ring._reinterpret(kind, [GROUPS, ROWS, 64], STAGED)
     # fmt: off
     if GROUPS == 1:
         gl.warp_specialize([
-            (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
-                         0, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
-            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
-                       ROWS, ALL, STAGES)),
+            (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
+                         M, N, stride_wsn, count, m_tiles, split, first, last,
+                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
+                       ROWS, CHUNKS, STAGES)),
         ], [1], [24])
     elif GROUPS == 2:
         gl.warp_specialize([
-            (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
-                         0, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
-            (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
-                         1, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
-            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
-                       ROWS, ALL, STAGES)),
+            (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
+                         M, N, stride_wsn, count, m_tiles, split, first, last,
+                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+            (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
+                         M, N, stride_wsn, count, m_tiles, split, first, last,
+                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
+                       ROWS, CHUNKS, STAGES)),
         ], [4, 1], [REGISTERS, 24])
     else:
         gl.warp_specialize([
-            (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
-                         0, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
-            (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
-                         1, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
-            (_multiply, (x_ring, xs_ring, w_ring, staging, full, empty, done, xs_ptr, ws_ptr, out_ptr, part_ptr,
-                         arrived_ptr, M, N, stride_xs, stride_wsn, never, m0, n0, split, first, last,
-                         2, GROUPS, CHUNKS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE)),
-            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
-                       ROWS, ALL, STAGES)),
+            (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
+                         M, N, stride_wsn, count, m_tiles, split, first, last,
+                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+            (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
+                         M, N, stride_wsn, count, m_tiles, split, first, last,
+                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+            (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
+                         M, N, stride_wsn, count, m_tiles, split, first, last,
+                         2, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
+                       ROWS, CHUNKS, STAGES)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 24])
     # fmt: on
 
@@ -313,18 +332,19 @@ def fp8_gemm_ahead(
     sums = out[None] if parts == 1 else x.new_empty((parts, rows, columns), dtype=torch.float32)
     if rows == 0:
         return out if reduce else sums
-    grid = (triton.cdiv(columns, tile.features), tile.splits, triton.cdiv(rows, tile.rows))
+    m_tiles = triton.cdiv(rows, tile.rows)
+    tiles = triton.cdiv(columns, tile.features) * m_tiles
+    grid = (min(tiles, sm_count(x.device)) if tile.persistent else tiles, tile.splits)
     if tile.share:
-        check.at_most("programs that wait for each other", grid[0] * grid[1] * grid[2], sm_count(x.device))
+        check.at_most("programs that wait for each other", tiles * tile.splits, sm_count(x.device))
     counted = reduce and parts > 1
-    arrived = arrival_counters(triton.cdiv(columns, FEATURES) * grid[2], x.device) if counted else out
+    arrived = arrival_counters(triton.cdiv(columns, FEATURES) * m_tiles, x.device) if counted else out
     warps = 4 * (tile.groups + 1)
     registers = min(tile.registers or 65536 // (32 * warps), 255) // 8 * 8
     each = min((registers * (tile.groups + 1) - COPYING_REGISTERS) // tile.groups, 255) // 8 * 8
     _ahead[grid](
         descriptor(x, [tile.rows, BLOCK_K], WIDE_ROWS),
-        descriptor(x_scale.T, [1, tile.rows], FLAT) if tile.rows >= SCALE_ROWS else x_scale,
-        x_scale,
+        descriptor(x_scale.T, [1, max(tile.rows, SCALE_ROWS)], FLAT),
         descriptor(w, [FEATURES, BLOCK_K], WIDE_ROWS),
         w_scale,
         out,
@@ -333,17 +353,18 @@ def fp8_gemm_ahead(
         rows,
         columns,
         inner,
-        x_scale.stride(1),
         w_scale.stride(0),
-        0,
+        tiles,
+        m_tiles,
         ROWS=tile.rows,
         GROUPS=tile.groups,
-        CHUNKS=tile.chunks,
         SPLITS=tile.splits,
         STAGES=tile.stages,
         REDUCE=reduce,
         ALONG_K=tile.along_k,
         SHARE=tile.share,
+        PERSISTENT=tile.persistent,
+        RUN=tile.run,
         REGISTERS=each,
         num_warps=4,
         maxnreg=registers,

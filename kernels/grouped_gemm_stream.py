@@ -101,9 +101,7 @@ def _grouped(
         if GATHER:
             source = tl.load(sources_ptr + row0 + lane, mask=live, other=0)
             x_ptrs = x_ptr + source.to(tl.int64)[:, None] * K + tl.arange(0, 128)[None, :]
-        for first in tl.range(
-            piece * k_blocks // split, (piece + 1) * k_blocks // split, UNROLL, num_stages=STAGES
-        ):
+        for first in tl.range(piece * k_blocks // split, (piece + 1) * k_blocks // split, UNROLL, num_stages=STAGES):
             # Neighbours along K lie in one page of memory: loaded together, they stream faster.
             for step in tl.static_range(UNROLL):
                 kb = first + step

@@ -245,9 +245,18 @@ def find_least(
             _list_groups(list_ptr + index * HELD, chosen, groups)
             quad = tl.arange(0, DRAWN * GROUP // 4)
             slot = quad // (GROUP // 4)
-            quad = tl.load(list_ptr + index * HELD + slot, mask=slot < held, other=0) * (GROUP // 4) + quad % (GROUP // 4)
+            quad = tl.load(list_ptr + index * HELD + slot, mask=slot < held, other=0) * (GROUP // 4) + quad % (
+                GROUP // 4
+            )
             _, first = noisiest(
-                row, quad, slot < held, V, temperature, least, tl.load(seeds_ptr + index), tl.load(positions_ptr + index)
+                row,
+                quad,
+                slot < held,
+                V,
+                temperature,
+                least,
+                tl.load(seeds_ptr + index),
+                tl.load(positions_ptr + index),
             )
             tl.store(out_ptr + index, first.to(tl.int64))
             least = tl.full((), float("inf"), tl.float32)

@@ -17,7 +17,8 @@ from kernels.bench.inputs import Angles, Quantised
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 from kernels.gate import project_gate
-from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm
+from kernels.grouped_gemm import grouped_gemm
+from kernels.grouped_gemm_stream import ROW_ALIGN
 from kernels.latent import split_qkv_a
 from kernels.mla_decode import FlashMla
 from kernels.pdl import in_order

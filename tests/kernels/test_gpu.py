@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from kernels import latent, latent_ref, mla_decode, mla_prefill
+from kernels.absorb import absorb_query
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
+from kernels.fp8_gemm_ahead import AheadTile, fp8_gemm_ahead
 from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm, grouped_gemm_contiguous, grouped_gemm_masked
 from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
 from kernels.grouped_gemm import grouped_gemm
@@ -29,6 +31,61 @@ def test_dense_backends(rows, columns, inner, device):
     partial = fp8_gemm_partial(*x, *w)
     assert_close(partial.float().sum(0) if partial.dim() == 3 else partial, reference, torch.bfloat16)
     assert torch.equal(fp8_gemm(*x, *w), fp8_gemm(*x, *w))
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        AheadTile(16, groups=2, splits=2, stages=6, along_k=True, registers=64),
+        AheadTile(16, splits=3, stages=4, registers=80),
+        AheadTile(32, groups=3, stages=4),
+        AheadTile(64, groups=2, splits=2, stages=4, share=True, run=4),
+        AheadTile(128, groups=3, splits=3, stages=4, share=True, run=1),
+        AheadTile(128, groups=2, splits=2, stages=5),
+    ],
+)
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(5, 200, 1536), (130, 1000, 1152)])
+def test_ahead(rows, columns, inner, tile, device):
+    x, w = quantised(rows, inner, device), weight(columns, inner, device=device)
+    reference = fp8_gemm_reference(*x, *w, out_dtype=torch.float32)
+    for _ in range(2):  # the second finds the counters as the first left them
+        assert_close(fp8_gemm_ahead(*x, *w, tile), reference, torch.bfloat16)
+    assert torch.equal(fp8_gemm_ahead(*x, *w, tile), fp8_gemm_ahead(*x, *w, tile))
+    assert_close(fp8_gemm_ahead(*x, *w, tile, reduce=False).float().sum(0), reference, torch.bfloat16)
+
+
+def test_ahead_with_more_tiles_than_multiprocessors(device):
+    x, w = quantised(130, 512, device), weight(9000, 512, device=device)
+    reference = fp8_gemm_reference(*x, *w, out_dtype=torch.float32)
+    for tile in (AheadTile(32, groups=2, persistent=True), AheadTile(64, groups=3, stages=5, persistent=True, run=4)):
+        assert_close(fp8_gemm_ahead(*x, *w, tile), reference, torch.bfloat16)
+
+
+def test_attention_in_a_graph_waits_for_its_queries(device):
+    requests, blocks = 3, 12
+    pool = torch.randn(blocks, 64, RANK + ROPE, device=device).to(torch.bfloat16)
+    tables = torch.arange(blocks, dtype=torch.int32, device=device).view(requests, -1)
+    lens = torch.full((requests,), 250, dtype=torch.int32, device=device)
+    k_b = torch.randn(HEADS, RANK, 128, device=device).to(torch.float8_e4m3fn)
+    scale = torch.rand(HEADS, RANK // 128, device=device)
+    cos, sin = (torch.rand(300, ROPE // 2, device=device) for _ in range(2))
+    q = torch.randn(requests, HEADS, 128 + ROPE, device=device).to(torch.bfloat16)
+    positions = torch.full((requests,), 249, device=device)
+    attention = mla_decode.FlashMla()
+
+    def chain():
+        absorbed = absorb_query(q, k_b, scale, cos, sin, positions)
+        return absorbed, attention.run(absorbed[:, None], pool, tables, lens, 0.07)
+
+    expected = chain()[1]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        absorbed, out = chain()
+    for _ in range(5):
+        absorbed.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, expected)
 
 
 def test_grouped_backends_agree(device):
