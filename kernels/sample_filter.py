@@ -9,8 +9,8 @@ bisects over the whole row. Sums have a fixed order: the same row gives the same
 import triton
 import triton.language as tl
 
+from kernels.noise import noisiest
 from kernels.pdl import begin
-from kernels.philox import noisiest
 
 NEG_INF = tl.constexpr(float("-inf"))
 GROUP = 16  # logits that share a maximum
