@@ -2,7 +2,8 @@
 
 A head's 128 query channels, each 128 of its attended latent and its 128 values are one scale group, so activations are
 quantised as they are loaded and the value projection writes what the output projection reads. The weight is the left
-operand of wgmma: few tokens need no padding to 64 rows. Batch-invariant.
+operand of wgmma where tokens are few: they need no padding to 64 rows then. Weights are loaded before the inputs exist.
+Batch-invariant within one row of the tile tables.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.pdl import launch_options, release, wait
+from kernels.pdl import launch_options, prefetch, release, wait
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import scale_buffer
 
@@ -23,17 +24,16 @@ RANKS = (128, 256, 512)
 
 @dataclass(frozen=True)
 class HeadTile:
-    """How one program works: `loop` times `rows` tokens, `blocks` x 128 latent channels of one head.
+    """How one program works: `loop` times `rows` tokens of one head, `blocks` x 128 latent channels in shared memory.
 
     `tokens_left` makes the tokens the left operand of wgmma, which pads them to 64; else it is the weight.
     """
 
     rows: int
-    blocks: int = 4
+    blocks: int
     loop: int = 1
     tokens_left: bool = False
     warps: int = 4
-    registers: int | None = None  # at most, of a thread: lets a second program onto the multiprocessor
 
 
 @triton.jit
@@ -104,13 +104,20 @@ def _absorb(
             )  # fmt: skip
 
 
+@triton.jit
+def _store_values(acc, q_ptr, scale_ptr, head, token, live, stride_q, stride_scale, V: tl.constexpr):
+    q, scale = quantize_groups(acc)
+    to = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * V + tl.arange(0, V)[None, :]
+    tl.store(to, q.to(q_ptr.dtype.element_ty), mask=live[:, None])
+    tl.store(scale_ptr + head.to(tl.int64) * stride_scale + token, scale, mask=live)
+
+
 @triton.jit(do_not_specialize=["T"])
 def _project_value(
     x_ptr, v_desc, vs_ptr, q_ptr, scale_ptr, T, R, stride_x, stride_q, stride_scale,
-    V: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, LOOP: tl.constexpr, LEFT: tl.constexpr,
-    PDL: tl.constexpr,
+    V: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, LEFT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head; all of its weight stays in shared memory, loaded before the inputs exist."""
+    """One head; all of its weight is in shared memory before the inputs exist."""
     head = tl.program_id(0)
     release(PDL)
     w0 = v_desc.load([head * V, 0])
@@ -121,45 +128,63 @@ def _project_value(
         w3 = v_desc.load([head * V, 384])
     wait(PDL)
     vs = vs_ptr + head * BLOCKS
-    for i in tl.range(0, LOOP):
-        token = (tl.program_id(1) * LOOP + i) * ROWS + tl.arange(0, ROWS)
-        live = token < T
-        source = x_ptr + token.to(tl.int64)[:, None] * stride_x + head * R + tl.arange(0, 128)[None, :]
-        # All loads are on their way before the first is used.
-        x0 = tl.load(source, mask=live[:, None], other=0.0)
-        if BLOCKS > 1:
-            x1 = tl.load(source + 128, mask=live[:, None], other=0.0)
-        if BLOCKS > 2:
-            x2 = tl.load(source + 256, mask=live[:, None], other=0.0)
-            x3 = tl.load(source + 384, mask=live[:, None], other=0.0)
-        q, scale = quantize_groups(x0.to(tl.float32))
-        acc = _product(q.to(w0.dtype), scale * tl.load(vs), w0, LEFT)
-        if BLOCKS > 1:
-            q, scale = quantize_groups(x1.to(tl.float32))
-            acc += _product(q.to(w0.dtype), scale * tl.load(vs + 1), w1, LEFT)
-        if BLOCKS > 2:
-            q, scale = quantize_groups(x2.to(tl.float32))
-            acc += _product(q.to(w0.dtype), scale * tl.load(vs + 2), w2, LEFT)
-            q, scale = quantize_groups(x3.to(tl.float32))
-            acc += _product(q.to(w0.dtype), scale * tl.load(vs + 3), w3, LEFT)
-        q, scale = quantize_groups(acc)
-        to = q_ptr + token.to(tl.int64)[:, None] * stride_q + head * V + tl.arange(0, V)[None, :]
-        tl.store(to, q.to(q_ptr.dtype.element_ty), mask=live[:, None])
-        tl.store(scale_ptr + head.to(tl.int64) * stride_scale + token, scale, mask=live)
+    token = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    live = token < T
+    source = x_ptr + token.to(tl.int64)[:, None] * stride_x + head * R + tl.arange(0, 128)[None, :]
+    # All loads are on their way before the first is used.
+    x0 = tl.load(source, mask=live[:, None], other=0.0)
+    if BLOCKS > 1:
+        x1 = tl.load(source + 128, mask=live[:, None], other=0.0)
+    if BLOCKS > 2:
+        x2 = tl.load(source + 256, mask=live[:, None], other=0.0)
+        x3 = tl.load(source + 384, mask=live[:, None], other=0.0)
+    q, scale = quantize_groups(x0.to(tl.float32))
+    acc = _product(q.to(w0.dtype), scale * tl.load(vs), w0, LEFT)
+    if BLOCKS > 1:
+        q, scale = quantize_groups(x1.to(tl.float32))
+        acc += _product(q.to(w0.dtype), scale * tl.load(vs + 1), w1, LEFT)
+    if BLOCKS > 2:
+        q, scale = quantize_groups(x2.to(tl.float32))
+        acc += _product(q.to(w0.dtype), scale * tl.load(vs + 2), w2, LEFT)
+        q, scale = quantize_groups(x3.to(tl.float32))
+        acc += _product(q.to(w0.dtype), scale * tl.load(vs + 3), w3, LEFT)
+    _store_values(acc, q_ptr, scale_ptr, head, token, live, stride_q, stride_scale, V)
+
+
+@triton.jit(do_not_specialize=["T"])
+def _project_value_streamed(
+    x_desc, v_desc, v_ptr, vs_ptr, q_ptr, scale_ptr, T, R, stride_q, stride_scale,
+    V: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Block after block: with many tokens two programs a multiprocessor are worth more than an early weight."""
+    head, m0 = tl.program_id(0), tl.program_id(1) * ROWS
+    release(PDL)
+    row = (head * V + tl.arange(0, V))[:, None]
+    prefetch(v_ptr + row * R + tl.arange(0, BLOCKS)[None, :] * 128, PDL)
+    wait(PDL)
+    acc = tl.zeros((ROWS, V), tl.float32)
+    for block in tl.range(0, BLOCKS, num_stages=STAGES):
+        w = v_desc.load([head * V, block * 128])
+        x, scale = quantize_groups(x_desc.load([m0, head * R + block * 128]).to(tl.float32))
+        acc += _product(x.to(w.dtype), scale * tl.load(vs_ptr + head * BLOCKS + block), w, True)
+    token = m0 + tl.arange(0, ROWS)
+    _store_values(acc, q_ptr, scale_ptr, head, token, token < T, stride_q, stride_scale, V)
 
 
 MANY = float("inf")
 # Tiles by the most tokens.
 ABSORB_TILES: tuple[tuple[float, HeadTile], ...] = (
-    (16, HeadTile(16, 1)),
-    (32, HeadTile(32, 1)),
-    (64, HeadTile(64, 1)),
-    (MANY, HeadTile(64, 4, tokens_left=True)),
+    (32, HeadTile(16, 2)),
+    (64, HeadTile(32, 1, loop=2)),
+    (128, HeadTile(32, 2, loop=4)),
+    (MANY, HeadTile(64, 2, tokens_left=True)),
 )
 VALUE_TILES: tuple[tuple[float, HeadTile], ...] = (
-    (32, HeadTile(16)),
-    (MANY, HeadTile(64, tokens_left=True, warps=8)),
+    (32, HeadTile(16, 4)),
+    (64, HeadTile(64, 4, tokens_left=True, warps=8)),
+    (MANY, HeadTile(64, 1, tokens_left=True)),
 )
+VALUE_STAGES = 3  # blocks in flight where the weight is streamed
 
 
 def pick_head_tile(table: tuple[tuple[float, HeadTile], ...], tokens: int) -> HeadTile:
@@ -223,8 +248,7 @@ def absorb_query(
             TensorDescriptor(out.view(tokens, width), [tokens, width], [width, 1], [tile.rows, 128]),
             out, tokens, rank, q.stride(0), width,
             NOPE=nope, PE=pe, ROWS=tile.rows, BLOCKS=blocks, LOOP=tile.loop, LEFT=tile.tokens_left,
-            num_warps=tile.warps,
-            maxnreg=tile.registers, **launch_options(q.device),
+            num_warps=tile.warps, **launch_options(q.device),
         )  # fmt: skip
     return out
 
@@ -261,11 +285,18 @@ def project_value(
     scale = scale_buffer(tokens, heads, attended.device)
     if tokens:
         tile = tile or pick_head_tile(VALUE_TILES, tokens)
-        _project_value[(heads, triton.cdiv(tokens, tile.rows * tile.loop))](
-            attended,
-            TensorDescriptor(v_b.view(-1, rank), [heads * values, rank], [rank, 1], [values, 128]),
-            v_scale, q, scale, tokens, rank, attended.stride(0), q.stride(0), scale.stride(1),
-            V=values, ROWS=tile.rows, BLOCKS=rank // 128, LOOP=tile.loop, LEFT=tile.tokens_left, num_warps=tile.warps,
-            maxnreg=tile.registers, **launch_options(attended.device),
-        )  # fmt: skip
+        grid, blocks, width = (heads, triton.cdiv(tokens, tile.rows)), rank // 128, heads * rank
+        weight = TensorDescriptor(v_b.view(-1, rank), [heads * values, rank], [rank, 1], [values, 128])
+        options = {"num_warps": tile.warps, **launch_options(attended.device)}
+        if tile.blocks >= blocks:
+            _project_value[grid](
+                attended, weight, v_scale, q, scale, tokens, rank, attended.stride(0), q.stride(0), scale.stride(1),
+                V=values, ROWS=tile.rows, BLOCKS=blocks, LEFT=tile.tokens_left, **options,
+            )  # fmt: skip
+        else:
+            _project_value_streamed[grid](
+                TensorDescriptor(attended.view(tokens, -1), [tokens, width], [width, 1], [tile.rows, 128]),
+                weight, v_b, v_scale, q, scale, tokens, rank, q.stride(0), scale.stride(1),
+                V=values, ROWS=tile.rows, BLOCKS=blocks, STAGES=VALUE_STAGES, **options,
+            )  # fmt: skip
     return q, scale

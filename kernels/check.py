@@ -66,6 +66,4 @@ def transposed_rows(name: str, tensor: Tensor) -> None:
     experts, _, blocks = tensor.shape
     row, block = tensor.stride(1), tensor.stride(2)
     if (tensor.shape[1] > 1 and row != 1) or block % 4 or (experts > 1 and tensor.stride(0) != blocks * block):
-        raise KernelArgumentError(
-            name, tensor.stride(), "rows contiguous, then blocks a multiple of 4 apart, then experts"
-        )
+        raise KernelArgumentError(name, tensor.stride(), "rows contiguous, blocks a multiple of 4 apart, experts last")

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from kernels.fp8_gemm_deepgemm import CONTIGUOUS_ALIGN, grouped_gemm_contiguous, grouped_gemm_masked
 from kernels.grouped_gemm_stream import ROW_ALIGN, check_operands, grouped_gemm_stream
-from kernels.permute import row_experts
+from kernels.permute import gather_rows, row_experts
 
-# (N, K): the fewest rows an expert at which DeepGEMM is ahead. Other shapes take DEFAULT_ROWS.
-PADDED_ROWS: dict[tuple[int, int], int] = {(4096, 7168): 64, (7168, 2048): 64}
-SORTED_ROWS: dict[tuple[int, int], int] = {(4096, 7168): 128, (7168, 2048): 128}
-DEFAULT_ROWS = 64
+__all__ = ["ROW_ALIGN", "grouped_gemm"]
+
+OURS_ROWS = 64  # rows an expert up to which our kernel is ahead of both of DeepGEMM's
+# Rows an expert between which it is faster to load scattered rows in the product than to copy them before: there the
+# tile does not gain from loads through TMA what the copy costs. So few rows as GATHER_FEW in all are not worth a copy.
+GATHER_FROM, GATHER_TO = 17, 32
+GATHER_FEW = 64
 
 
 def grouped_gemm(
@@ -52,23 +55,18 @@ def grouped_gemm(
         KernelArgumentError: wrong shape, type, stride or device.
         KernelUnavailableError: the table says DeepGEMM and it is not installed.
     """
-    if not _deepgemm_is_ahead(x, w, sources, align, expected_rows, out_dtype):
+    rows = check_operands(x, x_scale, w, w_scale, counts, sources, align)
+    expected = expected_rows or rows[-1]
+    if sources is not None and sources.shape[0] > GATHER_FEW and not GATHER_FROM <= expected <= GATHER_TO:
+        x, x_scale = gather_rows(x, x_scale, sources)
+        sources = None
+    aligned = x.dim() == 3 or align % CONTIGUOUS_ALIGN == 0
+    if expected <= OURS_ROWS or sources is not None or not aligned or out_dtype != torch.bfloat16:
         return grouped_gemm_stream(
-            x, x_scale, w, w_scale, counts, sources, align=align, expected_rows=expected_rows, out_dtype=out_dtype
+            x, x_scale, w, w_scale, counts, sources, align=align, expected_rows=expected, out_dtype=out_dtype
         )
-    rows = check_operands(x, x_scale, w, w_scale, counts, sources, align)[-1]
     if x.dim() == 3:
-        return grouped_gemm_masked(x, x_scale, w, w_scale, counts, expected_rows or rows)
+        return grouped_gemm_masked(x, x_scale, w, w_scale, counts, expected)
     if owners is None:
-        owners = row_experts(counts, rows, align)
+        owners = row_experts(counts, rows[0], align)
     return grouped_gemm_contiguous(x, x_scale, w, w_scale, owners)
-
-
-def _deepgemm_is_ahead(
-    x: Tensor, w: Tensor, sources: Tensor | None, align: int, expected_rows: int | None, out_dtype: torch.dtype
-) -> bool:
-    padded = x.dim() == 3
-    if sources is not None or out_dtype != torch.bfloat16 or not (padded or align % CONTIGUOUS_ALIGN == 0):
-        return False
-    table = PADDED_ROWS if padded else SORTED_ROWS
-    return (expected_rows or x.shape[-2]) >= table.get((w.shape[1], w.shape[2]), DEFAULT_ROWS)

@@ -7,8 +7,10 @@ routing, so one captured launch serves all of them. `grouped_gate_up` also appli
 gate and up columns of one scale block together, and the intermediate never visits memory in bf16.
 The items of a last, partial round of programs are split along K (`Tile.splits` ways at most) and added in order, so a
 result is the same run after run, but the splits depend on how many rows the other experts have: not batch-invariant,
-unless `splits` is 1.
+unless `splits` is 1. Otherwise steps of two scale blocks (`Tile.unroll`) read 256 bytes of each weight row at once.
 """
+
+import math
 
 import torch
 import triton
@@ -144,17 +146,24 @@ def _grouped(
 ROW_ALIGN = 4
 
 MANY = float("inf")
+ITEM_EACH = 64  # programs a multiprocessor, more than there are items: each takes one as a place falls free
 # Tiles by the most rows the busiest expert can have: every token takes a shared expert, so that is their number.
 TILES: tuple[tuple[float, Tile], ...] = (
-    (16, Tile(16, 256, splits=8, warps=8)),
-    (32, Tile(32, 128, programs_per_sm=2)),
-    (MANY, Tile(64, 128, programs_per_sm=2)),
+    (16, Tile(16, 128, stages=3, programs_per_sm=2, unroll=2)),
+    (32, Tile(32, 128, programs_per_sm=ITEM_EACH)),
+    (64, Tile(64, 128, flatten=True, unroll=2)),
+    (MANY, Tile(64, 128, programs_per_sm=ITEM_EACH)),
 )
 DOWN_TILES: tuple[tuple[float, Tile], ...] = (
-    (16, Tile(16, 256, warps=8, flatten=True)),
+    (16, Tile(16, 128, stages=3, programs_per_sm=2, unroll=2)),
     (32, Tile(32, 256, warps=8, flatten=True)),
-    (MANY, Tile(64, 128, programs_per_sm=2)),
+    (64, Tile(64, 128, flatten=True, unroll=2)),
+    (MANY, Tile(64, 128, programs_per_sm=2, flatten=True)),
 )
+# Rows of so few that most experts have none: items are fewer than programs, and splitting them along K fills the chip.
+FEW_ROWS = 64
+FEW_TILES: tuple[tuple[float, Tile], ...] = ((16, Tile(16, 256, splits=8, warps=8)), *TILES[1:])
+FEW_DOWN_TILES: tuple[tuple[float, Tile], ...] = ((16, Tile(16, 256, warps=8, flatten=True)), *DOWN_TILES[1:])
 GATE_UP_TILES: tuple[tuple[float, Tile], ...] = (
     (16, Tile(16, 128, warps=8, flatten=True)),
     (32, Tile(32, 128, warps=8, flatten=True)),
@@ -163,10 +172,17 @@ GATE_UP_TILES: tuple[tuple[float, Tile], ...] = (
 SHORT_K = 4096  # up to here an item is short and the tiles of the down projection are ahead
 
 
-def pick_tile(rows: int, inner: int, *, gate_up: bool = False) -> Tile:
-    """The measured tile where no expert has many more than `rows`; larger experts take several tiles."""
-    table = GATE_UP_TILES if gate_up else DOWN_TILES if inner <= SHORT_K else TILES
-    return next(tile for limit, tile in table if rows <= limit)
+def pick_tile(expected: int, inner: int, rows: int) -> Tile:
+    """The measured tile where no expert has many more than `expected` of `rows`; larger experts take several tiles."""
+    if inner <= SHORT_K:
+        table = FEW_DOWN_TILES if rows <= FEW_ROWS else DOWN_TILES
+    else:
+        table = FEW_TILES if rows <= FEW_ROWS else TILES
+    return _first(table, expected)
+
+
+def _first(table: tuple[tuple[float, Tile], ...], expected: int) -> Tile:
+    return next(tile for limit, tile in table if expected <= limit)
 
 
 def grouped_gemm_stream(
@@ -189,7 +205,7 @@ def grouped_gemm_stream(
     """
     rows = check_operands(x, x_scale, w, w_scale, counts, sources, align)
     out = x.new_empty((*rows, w.shape[1]), dtype=out_dtype)
-    tile = tile or pick_tile(expected_rows or rows[-1], w.shape[2])
+    tile = tile or pick_tile(expected_rows or rows[-1], w.shape[2], math.prod(rows))
     _launch(x, x_scale, w, w_scale, counts, sources, out, None, align, tile)
     return out
 
@@ -221,8 +237,8 @@ def grouped_gate_up(
     if len(rows) == 1:
         scale = scale_buffer(rows[0], inner // 128, x.device)
     else:
-        scale = padded_scale_buffer(*rows, inner // 128, x.device)
-    tile = tile or pick_tile(expected_rows or rows[-1], w.shape[2], gate_up=True)
+        scale = padded_scale_buffer(rows[0], rows[1], inner // 128, x.device)
+    tile = tile or _first(GATE_UP_TILES, expected_rows or rows[-1])
     _launch(x, x_scale, w, w_scale, counts, sources, out, scale, align, tile)
     return out, scale
 

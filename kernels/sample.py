@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
+from kernels.noise import NEG_INF, noisiest
 from kernels.pdl import begin, launch_options
-from kernels.philox import NEG_INF, noisiest
 from kernels.sample_filter import DRAWN, GROUP, HELD, SCAN, find_least, survey
 from kernels.tiles import pow2_at_least
 

@@ -9,8 +9,8 @@ bisects over the whole row. Sums have a fixed order: the same row gives the same
 import triton
 import triton.language as tl
 
+from kernels.noise import noisiest
 from kernels.pdl import begin
-from kernels.philox import noisiest
 
 NEG_INF = tl.constexpr(float("-inf"))
 GROUP = 16  # logits that share a maximum
@@ -245,19 +245,10 @@ def find_least(
             _list_groups(list_ptr + index * HELD, chosen, groups)
             quad = tl.arange(0, DRAWN * GROUP // 4)
             slot = quad // (GROUP // 4)
-            quad = tl.load(list_ptr + index * HELD + slot, mask=slot < held, other=0) * (GROUP // 4) + quad % (
-                GROUP // 4
-            )
-            _, first = noisiest(
-                row,
-                quad,
-                slot < held,
-                V,
-                temperature,
-                least,
-                tl.load(seeds_ptr + index),
-                tl.load(positions_ptr + index),
-            )
+            group = tl.load(list_ptr + index * HELD + slot, mask=slot < held, other=0)
+            quad = group * (GROUP // 4) + quad % (GROUP // 4)
+            seed, position = tl.load(seeds_ptr + index), tl.load(positions_ptr + index)
+            _, first = noisiest(row, quad, slot < held, V, temperature, least, seed, position)
             tl.store(out_ptr + index, first.to(tl.int64))
             least = tl.full((), float("inf"), tl.float32)
     tl.store(least_ptr + index, least)

@@ -20,7 +20,7 @@ from kernels.gate import project_gate
 from kernels.grouped_gemm import grouped_gemm
 from kernels.grouped_gemm_stream import ROW_ALIGN
 from kernels.latent import split_qkv_a
-from kernels.mla_decode import FlashMla
+from kernels.mla_decode import AttentionShape, DecodeAttention
 from kernels.pdl import in_order
 from kernels.permute import sort_pairs, unpermute
 from kernels.quant_fp8 import add_rms_norm_quant, rms_norm_quant
@@ -98,15 +98,14 @@ class DecodeStep:
 Attend = Callable[[Tensor, DecodeStep], Tensor]
 
 
-def flash_mla(attention: FlashMla) -> Attend:
-    """Attention over [T, heads, RANK + ROPE] by FlashMLA, whose plan outlives the layer."""
-
-    def attend(q: Tensor, step: DecodeStep) -> Tensor:
-        batched = q.view(-1, step.query_len, *q.shape[1:])
-        out = attention.run(batched, step.cache, step.block_tables, step.total_lens, inputs.SM_SCALE)
-        return out.flatten(0, 1)
-
-    return attend
+def planned_attention(step: DecodeStep) -> Attend:
+    """Attention over [T, heads, RANK + ROPE], planned for `step`; the plan outlives the layer."""
+    requests, blocks = step.block_tables.shape
+    shape = AttentionShape(inputs.HEADS, inputs.RANK, inputs.ROPE, inputs.BLOCK_TOKENS, inputs.SM_SCALE)
+    attention = DecodeAttention(inputs.device(), shape, requests, step.query_len, blocks)
+    query_lens = torch.full((requests,), step.query_len, dtype=torch.int32)
+    attention.plan(step.block_tables.cpu(), query_lens, step.total_lens.cpu())
+    return lambda q, step: attention.run(q, step.cache)
 
 
 def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:

@@ -9,12 +9,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from kernels.bench import inputs
 from kernels.bench.inputs import Angles
-from kernels.bench.layer import LayerWeights, decode_layer, decode_step, flash_mla, random_weights, route
+from kernels.bench.layer import LayerWeights, decode_layer, decode_step, planned_attention, random_weights, route
 from kernels.bench.layer_check import check_decode_layer
 from kernels.bench.prefill_layer import prefill_layer, prefill_step
 from kernels.bench.record import Limits, Result, Work, result
 from kernels.bench.timing import capture, time_us
-from kernels.mla_decode import FlashMla
 
 CACHED = 5000
 # us of one MoE layer of vLLM 0.26.0 on one H200 (context 5,000, query 1): (experts, batch)
@@ -24,7 +23,7 @@ PREFILL_PEER_US = 26100.0
 PREFILL_TARGET_US = 0.9 * PREFILL_PEER_US
 DENSE_BYTES = 2112 * 7168 + 24576 * 1536 + 2 * 128 * 128 * 512 + 7168 * 16384
 EXPERT_BYTES = 3 * inputs.HIDDEN * inputs.INTERMEDIATE
-CHECKED_REQUESTS = (1, 8, 32)
+CHECKED_REQUESTS = (1, 8, 32, 128)
 
 
 def decode_work(hidden: Tensor, w: LayerWeights, requests: int, query_len: int) -> Work:
@@ -62,7 +61,7 @@ def decode(
     """One batch size: checked against the references where they are affordable, timed, and taken apart."""
     step = decode_step(requests, query_len, CACHED, turn)
     hidden = inputs.normal(requests * query_len, inputs.HIDDEN)
-    attend = flash_mla(FlashMla())
+    attend = planned_attention(step)
     experts = w.experts
     us = time_us([lambda: decode_layer(hidden, w, step, attend)], launches=6)
     work = decode_work(hidden, w, requests, query_len)
@@ -93,7 +92,7 @@ def check_layers(errors: dict[str, object]) -> None:
     for requests in CHECKED_REQUESTS:
         step = decode_step(requests, 1, CACHED, turn)
         hidden = inputs.normal(requests, inputs.HIDDEN)
-        errors[f"decode, 32 experts, {requests} x 1"] = check_decode_layer(hidden, w, step, flash_mla(FlashMla()))
+        errors[f"decode, 32 experts, {requests} x 1"] = check_decode_layer(hidden, w, step, planned_attention(step))
 
 
 def bench_prefill_layers(limits: Limits, profiles: dict[str, object]) -> Iterator[Result]:

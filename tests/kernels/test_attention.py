@@ -26,7 +26,7 @@ def angles(device):
     return turn.cos(), turn.sin()
 
 
-@pytest.mark.parametrize("tokens", [1, 5, 33])
+@pytest.mark.parametrize("tokens", [1, 33, 70, 130])
 def test_absorb_and_value(tokens, device, on_gpu):
     kind = torch.bfloat16 if on_gpu else torch.float32
     cos, sin = angles(device)

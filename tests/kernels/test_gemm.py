@@ -53,7 +53,7 @@ def live_rows(counts: torch.Tensor, rows: int) -> torch.Tensor:
         ([0, 0, 0], False, Tile(16, 128, splits=4)),
         ([1, 1, 1], True, Tile(32, 256, warps=8)),
         ([0, 23, 0], False, Tile(32, 256, splits=2, warps=8)),
-        ([3, 0, 18], False, Tile(16, 128, unroll=2)),
+        ([3, 0, 18], False, Tile(16, 128, stages=2, unroll=2)),
     ],
 )
 def test_grouped(counts, gather, tile, device):
@@ -68,9 +68,21 @@ def test_grouped(counts, gather, tile, device):
     reference = grouped_gemm_ref.grouped_gemm(*args, out_dtype=torch.float32)
     assert_close(out[live], reference[live], torch.bfloat16)
     if tile.columns == 128:
-        q, scale = grouped_gate_up(*args, tile=Tile(tile.rows, 128, unroll=tile.unroll))
+        q, scale = grouped_gate_up(*args, tile=Tile(tile.rows, 128, stages=tile.stages, unroll=tile.unroll))
         reference_q, reference_scale = grouped_gemm_ref.grouped_gate_up(*args)
         assert_quantised((q[live], scale[live]), (reference_q[live], reference_scale[live]), exact=False)
+
+
+@pytest.mark.parametrize("expected", [8, 20, 50])
+def test_scattered_rows_copied_or_not(expected, device):
+    counts = torch.tensor([60, 0, 21], dtype=torch.int32, device=device)
+    x, x_scale = quantised(9, 256, device)
+    w, w_scale = weight(3, 256, 256, device=device)
+    sources = torch.randint(0, 9, (96,), dtype=torch.int32, device=device)
+    live = live_rows(counts, 96)
+    args = (x, x_scale, w, w_scale, counts, sources)
+    reference = grouped_gemm_ref.grouped_gemm(*args)
+    assert_close(grouped_gemm(*args, expected_rows=expected)[live], reference[live])
 
 
 def padded(experts, rows, inner, device):
@@ -82,7 +94,7 @@ def padded(experts, rows, inner, device):
 
 
 @pytest.mark.parametrize("rows", [10, 36])
-@pytest.mark.parametrize("tile", [Tile(16, 128, splits=2), Tile(32, 128, unroll=2)])
+@pytest.mark.parametrize("tile", [Tile(16, 128, splits=2), Tile(32, 128, stages=2, unroll=2)])
 def test_grouped_in_the_padded_form(rows, tile, device):
     counts = torch.tensor([rows, 0, 3], dtype=torch.int32, device=device)
     x, x_scale = padded(3, rows, 256, device)
@@ -92,7 +104,7 @@ def test_grouped_in_the_padded_form(rows, tile, device):
     out = grouped_gemm_stream(*args, out_dtype=torch.float32, tile=tile)
     reference = grouped_gemm_ref.grouped_gemm(*args, out_dtype=torch.float32)
     assert_close(out[live], reference[live], torch.bfloat16)
-    q, scale = grouped_gate_up(*args, tile=Tile(tile.rows, 128, unroll=tile.unroll))
+    q, scale = grouped_gate_up(*args, tile=Tile(tile.rows, 128, stages=tile.stages, unroll=tile.unroll))
     reference_q, reference_scale = grouped_gemm_ref.grouped_gate_up(*args)
     assert_quantised((q[live], scale[live]), (reference_q[live], reference_scale[live]), exact=False)
     assert_close(grouped_gemm(*args, expected_rows=8)[live], reference[live])
