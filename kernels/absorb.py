@@ -70,7 +70,7 @@ def _absorb(
     pieces = R // (128 * BLOCKS)
     head, piece = tl.program_id(0) // (pieces + 1), tl.program_id(0) % (pieces + 1)
     column = head * (NOPE + PE)
-    release(PDL)
+    # No release: attention comes next, and FlashMLA's kernel starts early where it may and waits for nothing.
     if piece < pieces:
         row = head * R + piece * 128 * BLOCKS
         to = head * (R + PE) + piece * 128 * BLOCKS
