@@ -31,9 +31,9 @@ TILES: Table = {
 # Where the next kernel adds the parts, more rows are worth splitting.
 PARTIAL_TILES: Table = {
     (2112, 7168): (
-        (16, AheadTile(16, groups=2, splits=2, stages=12, along_k=True, registers=64)),
-        (32, AheadTile(32, groups=2, splits=2, stages=12, along_k=True, registers=64)),
-        (64, AheadTile(64, groups=2, splits=4, stages=6, along_k=True, registers=88)),
+        (16, AheadTile(16, splits=8, stages=6, registers=64)),
+        (32, AheadTile(32, splits=4, stages=7, registers=64)),
+        (64, AheadTile(64, splits=4, stages=8, registers=80)),
         (128, AheadTile(128, splits=4, stages=8, registers=120)),
     ),
     (7168, 16384): (

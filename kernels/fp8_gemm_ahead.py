@@ -326,6 +326,8 @@ def fp8_gemm_ahead(
         KernelArgumentError: wrong shape, type, stride or device.
     """
     check_operands(x, x_scale, w, w_scale)
+    if tile.along_k:  # so that a stage has one group: its barrier's phases are counted modulo two
+        check.multiple("tile.stages", tile.stages, tile.groups)
     (rows, inner), columns = x.shape, w.shape[0]
     parts = tile.parts
     out = x.new_empty((rows, columns), dtype=out_dtype if reduce else torch.float32)

@@ -1,8 +1,9 @@
 """Sorting (token, slot) pairs by expert on the device, moving rows there, and the weighted way back.
 
 `sort_pairs` is one launch: every program takes one expert, counts how many pairs go to lower ones and numbers its own
-pairs in order, so there is nothing to wait for and no atomic: the order depends on the ids alone. Experts' rows begin
-at multiples of `align`. `permute` copies rows there, `unpermute` gathers them back and adds slot after slot in fp32.
+pairs in order (of many pairs a part, after counting those before it), so there is nothing to wait for and no atomic:
+the order depends on the ids alone. Experts' rows begin at multiples of `align`. `permute` copies rows there,
+`unpermute` gathers them back and adds slot after slot in fp32.
 """
 
 import torch
@@ -17,6 +18,7 @@ from kernels.tiles import pow2_at_least, scale_buffer
 
 PAIRS = 2048  # pairs a program looks at per step, four times as many where there are more than LARGE_PAIRS
 LARGE_PAIRS = 1 << 15
+LARGE_PARTS = 4  # programs that share an expert's pairs where there are more than LARGE_PAIRS
 GATHERED = 4  # rows a program of `gather_rows` copies
 
 
@@ -24,10 +26,12 @@ GATHERED = 4  # rows a program of `gather_rows` copies
 def _sort_pairs(
     ids_ptr, rows_ptr, sources_ptr, counts_ptr, pairs, top_k,
     E: tl.constexpr, ALIGN: tl.constexpr, E_BLOCK: tl.constexpr, PAIRS: tl.constexpr,
-    COUNTED: tl.constexpr, PDL: tl.constexpr,
+    COUNTED: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """One expert's pairs in one part of all pairs; a part counts the expert's pairs in the parts before it."""
     begin(PDL)
     expert = tl.program_id(0)
+    part = tl.program_id(1)
     lane = tl.arange(0, PAIRS)
     if COUNTED:
         column = tl.arange(0, E_BLOCK)
@@ -47,8 +51,14 @@ def _sort_pairs(
         padded = (counts + ALIGN - 1) // ALIGN * ALIGN
         below = tl.sum(tl.where(tl.arange(0, E_BLOCK) < expert, padded, 0), axis=0)
     found = 0
-    for start in range(0, pairs, PAIRS):
-        pair = start + lane
+    chunks = tl.cdiv(pairs, PAIRS)
+    first = part * chunks // PARTS
+    if PARTS > 1:
+        for chunk in range(first):
+            ids = tl.load(ids_ptr + chunk * PAIRS + lane)
+            found += tl.sum((ids == expert).to(tl.int32), axis=0)
+    for chunk in range(first, (part + 1) * chunks // PARTS):
+        pair = chunk * PAIRS + lane
         ids = tl.load(ids_ptr + pair, mask=pair < pairs, other=-1)
         mine = ids == expert
         row = below + found + tl.cumsum(mine.to(tl.int32), axis=0) - 1
@@ -58,7 +68,7 @@ def _sort_pairs(
         if expert == 0:
             tl.store(rows_ptr + pair, -1, mask=(pair < pairs) & ((ids < 0) | (ids >= E)))
     if not COUNTED:
-        tl.store(counts_ptr + expert, found)
+        tl.store(counts_ptr + expert, found, mask=part == PARTS - 1)
 
 
 @triton.jit
@@ -169,11 +179,12 @@ def sort_pairs(
     if ids.numel() == 0:
         return rows, sources, total.zero_()
     large = ids.numel() > LARGE_PAIRS
-    _sort_pairs[(num_experts,)](
+    parts = LARGE_PARTS if large else 1
+    _sort_pairs[(num_experts, parts)](
         ids, rows, sources, total, ids.numel(), ids.shape[1],
         E=num_experts, ALIGN=align, E_BLOCK=pow2_at_least(num_experts + 1),
         PAIRS=min(4 * PAIRS if large else PAIRS, pow2_at_least(ids.numel(), 128)), COUNTED=counts is not None,
-        num_warps=8 if large else 4, **launch_options(ids.device),
+        PARTS=parts, num_warps=8 if large else 4, **launch_options(ids.device),
     )  # fmt: skip
     return rows, sources, total
 

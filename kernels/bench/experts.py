@@ -61,10 +61,11 @@ def bench_ep8(limits: Limits) -> Iterator[Result]:
         )  # fmt: skip
     skew = torch.arange(experts, device=inputs.device()).float().add(1).pow(-1.0)
     zipf = (skew / skew.sum() * experts * 64).round().to(torch.int32)[torch.randperm(experts, device=inputs.device())]
-    x = padded(experts, int(zipf.max()), HIDDEN)
+    most = int(zipf.max())
+    x = padded(experts, most, HIDDEN)
     shape = {"experts": experts, "rows": 64, "counts": "zipf"}
     work = products_work(experts, 64, both=False)
-    chosen = time_us([lambda: grouped_gemm(*x, *gate_up, zipf, expected_rows=int(zipf.max()))], launches=4)
+    chosen = time_us([lambda: grouped_gemm(*x, *gate_up, zipf, expected_rows=most)], launches=4)
     library = time_us([lambda: grouped_gemm_masked(*x, *gate_up, zipf, 64)], launches=4)
     yield result("grouped gate-up", "deepgemm masked", shape, library, work, limits)
     yield result("grouped gate-up", "tandem", shape, chosen, work, limits, baseline={"deepgemm masked": library})

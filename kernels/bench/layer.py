@@ -149,7 +149,7 @@ def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Ten
 
 def first_projection(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Quantised:
     """Input norm to q's quantised latent, and the key's latent into the cache."""
-    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
+    x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
     return split_qkv_a(
         fp8_gemm_partial(x, x_scale, *w.qkv_a),
         w.q_norm,

@@ -17,7 +17,7 @@ from kernels.quant_fp8_ref import add_rms_norm_quant, rms_norm_quant
 
 def hidden_after_attention(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `layer.hidden_after_attention`. Writes the new latent into the cache as well."""
-    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
+    x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
     qkv = fp8_gemm(x, x_scale, *w.qkv_a)
     q, q_scale = split_qkv_a(
         qkv, w.q_norm, w.kv_norm, EPS, step.angles.cos, step.angles.sin, step.positions, step.cache, step.slots

@@ -103,6 +103,23 @@ def test_permute_and_back(tokens, experts, align, device):
     assert torch.equal(again[0], rows)
 
 
+@pytest.mark.parametrize("align", [1, 4])
+def test_many_pairs_are_shared_by_programs(align, device, monkeypatch):
+    monkeypatch.setattr(permute, "LARGE_PAIRS", 1000)
+    monkeypatch.setattr(permute, "PAIRS", 64)
+    ids = torch.randint(-1, 6, (300, 4), dtype=torch.int32, device=device)
+    rows, sources, counts = permute.sort_pairs(ids, 5, align)
+    monkeypatch.undo()
+    for out, reference in zip((rows, counts), permute.sort_pairs(ids, 5, align)[::2], strict=True):
+        assert torch.equal(out, reference)
+    live = rows >= 0
+    tokens = torch.arange(300, device=device)[:, None].expand(300, 4)
+    assert torch.equal(sources[rows[live].long()].long(), tokens[live])
+    assert torch.equal(counts, torch.bincount(ids[(ids >= 0) & (ids < 5)].long(), minlength=5).int())
+    again = permute.sort_pairs(ids, 5, align, counts)
+    assert torch.equal(again[0], rows)
+
+
 def test_row_experts_and_scales(device):
     counts = torch.tensor([3, 0, 9, 1], dtype=torch.int32, device=device)
     for align in (1, 4, 128):
