@@ -6,10 +6,11 @@ TORCH ?= torch==2.13.0
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.tandem-dev
 PYTEST = $(BIN)/python -m pytest
+COUNTERS = gpu__time_duration.sum,$(subst @,.avg.pct_of_peak_sustained_elapsed,gpu__dram_throughput@,lts__throughput@,sm__throughput@,sm__issue_active@)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm-test check fmt protos bench bench-gpu test-matrix test-faults clean
+.PHONY: help setup demo test helm-test check fmt protos bench bench-gpu bench-counters test-matrix test-faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +48,10 @@ bench-gpu: ## On one H200: every kernel test, then every layer and kernel benchm
 	$(PYTHON) -m kernels.bench layer --json layer.json || failed="$$failed layer"; \
 	$(PYTHON) -m kernels.bench kernels --json kernels.json || failed="$$failed kernels"; \
 	test -z "$$failed" || { echo "failed: $$failed"; exit 1; }
+
+bench-counters: ## The chip's counters for every kernel behind a target, once each, by Nsight Compute, as CSV
+	ncu --clock-control none --csv --log-file counters.csv --metrics $(COUNTERS) \
+	  -k 'regex:gemm|_ahead|_norm_quant|_grouped|flash|Prefill|_silu' $(PYTHON) -m kernels.bench once
 
 bench: setup ## Measure the services on this machine and write JSON
 	$(BIN)/tandem bench services --json bench.json

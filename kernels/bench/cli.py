@@ -1,4 +1,4 @@
-"""`tandem bench kernels | layer | figures | table`: measure on this GPU, and show what was measured."""
+"""`tandem bench kernels | layer | once | figures | table`: measure on this GPU, and show what was measured."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -98,6 +98,15 @@ def _line(r: object) -> str:
         f"{r.op:42} {r.backend:20} {shape:40} {r.us:9.1f} us {r.tflops:7.1f} TFLOP/s {r.gbps:7.0f} GB/s "
         f"{r.fraction_of_limit:5.2f}{target}"
     )
+
+
+@app.command()
+def once() -> None:
+    """Every kernel behind a target once, for a profiler: `make bench-counters`."""
+    from kernels.bench.once import run_once
+
+    for name in run_once():
+        console.print(name)
 
 
 @app.command()
