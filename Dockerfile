@@ -5,6 +5,7 @@
 #   docker build --target cpu -t tandem-serve:0.1.0-cpu .
 #   docker build --target gpu -t tandem-serve:0.1.0-gpu .
 #
+# Every package has one version, in constraints-*.txt, which `make constraints` writes.
 # Bases come without a registry's name; a mirror is given as --build-arg CPU_BASE=... with a digest.
 ARG CPU_BASE=python:3.12.11-slim-bookworm
 ARG GPU_BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
@@ -17,13 +18,13 @@ ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_
 RUN python -m venv /srv/venv
 ENV PATH=/srv/venv/bin:$PATH
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints-cpu.txt README.md ./
 COPY kernels kernels
 COPY protos protos
 COPY common common
 COPY services services
 COPY loadgen loadgen
-RUN pip install --constraint constraints.txt "${TORCH}" '.[cpu]'
+RUN pip install --constraint constraints-cpu.txt "${TORCH}" '.[cpu]'
 COPY models models
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp tandem
 USER 10001:10001
@@ -39,13 +40,13 @@ RUN apt-get update \
 RUN python3.12 -m venv /srv/venv
 ENV PATH=/srv/venv/bin:$PATH CUDA_HOME=/usr/local/cuda
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints-gpu.txt README.md ./
 COPY kernels kernels
 COPY protos protos
 COPY common common
 COPY services services
 COPY loadgen loadgen
-RUN pip install --constraint constraints.txt '.[gpu]'
+RUN pip install --constraint constraints-gpu.txt '.[gpu]'
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp tandem
 USER 10001:10001
 CMD ["tandem", "--help"]

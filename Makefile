@@ -10,7 +10,8 @@ COUNTERS = gpu__time_duration.sum,$(subst @,.avg.pct_of_peak_sustained_elapsed,g
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm-test check fmt protos bench bench-gpu bench-counters test-matrix test-faults clean
+.PHONY: help setup demo test helm-test check fmt protos constraints bench bench-gpu bench-counters test-matrix test-faults \
+  clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,7 +52,7 @@ bench-gpu: ## On one H200: every kernel test, then every layer and kernel benchm
 
 bench-counters: ## The chip's counters for every kernel behind a target, once each, by Nsight Compute, as CSV
 	ncu --clock-control none --csv --log-file counters.csv --metrics $(COUNTERS) \
-	  -k 'regex:gemm|_ahead|_norm_quant|_grouped|flash|Prefill|_silu' $(PYTHON) -m kernels.bench once
+	  -k 'regex:gemm|multiply_ahead|_norm_quant|_grouped|flash|Prefill|_silu' $(PYTHON) -m kernels.bench once
 
 bench: setup ## Measure the services on this machine and write JSON
 	$(BIN)/tandem bench services --json bench.json
@@ -59,6 +60,9 @@ bench: setup ## Measure the services on this machine and write JSON
 helm-test: setup ## The chart under real Helm 3 and 4: all presets and switches, schemas, rules, rendered commands
 	$(BIN)/python tests/helm/fetch_tools.py .helm-tools
 	$(PYTEST) tests/helm
+
+constraints: setup ## Write which versions the images install, within pyproject.toml's bounds
+	$(BIN)/python -m tests.helm.resolve_images
 
 test-matrix: setup ## The long pairwise matrix of exact-token tests
 	$(PYTEST) -m matrix

@@ -30,7 +30,9 @@ ASK_AGAIN_S = 0.25
 
 @app.command()
 def load(
-    at: Annotated[str, typer.Option("--at", help="host:port of a scheduler.")],
+    at: Annotated[
+        str, typer.Option("--at", help="host:port of a scheduler; unless given, the cluster that runs here.")
+    ] = "",
     trace: Annotated[
         Path | None, typer.Option(help="Trace file (.jsonl or .csv, also .gz); its lengths and times.")
     ] = None,
@@ -73,6 +75,8 @@ def load(
     """
     console = Console()
     try:
+        if ":" not in at:  # whoever starts this from a cluster's side has put its address in
+            raise InvalidInput("--at", at, "host:port")
         rows, arrivals_s = _workload(trace, requests, rate, cv, speed, seed, prompt_tokens, output_tokens)
         shaping = Shaping(
             scale=parse_factor(scale_lengths),

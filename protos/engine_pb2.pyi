@@ -30,7 +30,7 @@ class Compatibility(_message.Message):
     def __init__(self, model_fingerprint: _Optional[str] = ..., hash_contract: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., block_tokens: _Optional[int] = ..., latent_layers: _Optional[int] = ..., latent_width: _Optional[int] = ..., draft_tokens: _Optional[int] = ...) -> None: ...
 
 class InstanceDescription(_message.Message):
-    __slots__ = ("instance", "role", "group", "incarnation", "compatibility", "total_blocks", "context_tokens", "max_running")
+    __slots__ = ("instance", "role", "group", "incarnation", "compatibility", "total_blocks", "context_tokens", "max_running", "tokens_per_s")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class InstanceDescription(_message.Message):
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     instance: str
     role: str
     group: str
@@ -47,7 +48,8 @@ class InstanceDescription(_message.Message):
     total_blocks: int
     context_tokens: int
     max_running: int
-    def __init__(self, instance: _Optional[str] = ..., role: _Optional[str] = ..., group: _Optional[str] = ..., incarnation: _Optional[int] = ..., compatibility: _Optional[_Union[Compatibility, _Mapping]] = ..., total_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., max_running: _Optional[int] = ...) -> None: ...
+    tokens_per_s: float
+    def __init__(self, instance: _Optional[str] = ..., role: _Optional[str] = ..., group: _Optional[str] = ..., incarnation: _Optional[int] = ..., compatibility: _Optional[_Union[Compatibility, _Mapping]] = ..., total_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., max_running: _Optional[int] = ..., tokens_per_s: _Optional[float] = ...) -> None: ...
 
 class WorkLimits(_message.Message):
     __slots__ = ("max_tokens", "min_tokens", "stop_token_ids")

@@ -98,10 +98,12 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class CancelResponse(_message.Message):
-    __slots__ = ("found",)
+    __slots__ = ("found", "replicas")
     FOUND_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     found: bool
-    def __init__(self, found: _Optional[bool] = ...) -> None: ...
+    replicas: int
+    def __init__(self, found: _Optional[bool] = ..., replicas: _Optional[int] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)
@@ -219,7 +221,7 @@ class Candidate(_message.Message):
     def __init__(self, instance: _Optional[str] = ..., cost: _Optional[float] = ..., parts: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("request_id", "placements", "ledger", "resumes", "outcome", "predicted_cached_blocks", "actual_cached_blocks")
+    __slots__ = ("request_id", "placements", "ledger", "resumes", "outcome", "predicted_cached_blocks", "actual_cached_blocks", "trace_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +229,7 @@ class Explanation(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     ACTUAL_CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     placements: _containers.RepeatedCompositeFieldContainer[Placement]
     ledger: _types_pb2.Ledger
@@ -234,4 +237,5 @@ class Explanation(_message.Message):
     outcome: str
     predicted_cached_blocks: int
     actual_cached_blocks: int
-    def __init__(self, request_id: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., ledger: _Optional[_Union[_types_pb2.Ledger, _Mapping]] = ..., resumes: _Optional[int] = ..., outcome: _Optional[str] = ..., predicted_cached_blocks: _Optional[int] = ..., actual_cached_blocks: _Optional[int] = ...) -> None: ...
+    trace_id: str
+    def __init__(self, request_id: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., ledger: _Optional[_Union[_types_pb2.Ledger, _Mapping]] = ..., resumes: _Optional[int] = ..., outcome: _Optional[str] = ..., predicted_cached_blocks: _Optional[int] = ..., actual_cached_blocks: _Optional[int] = ..., trace_id: _Optional[str] = ...) -> None: ...

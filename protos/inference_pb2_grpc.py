@@ -73,7 +73,8 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Ends a live request on every worker. Unknown ids are not an error: the answer says so.
+        """Ends a live request on every worker, whichever replica has its stream. Unknown ids are not an error: the answer says so.
+        UNAVAILABLE: not here, and the other replicas cannot be asked now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

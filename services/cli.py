@@ -1,7 +1,9 @@
 """The command `tandem`. Each command imports what it needs when it runs: a machine without torch has the rest."""
 
 import importlib
+import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -95,12 +97,12 @@ def fetch(
     url: Annotated[str, typer.Option("--from", help="The directory's address, http:// or https://.")],
     into: Annotated[Path, typer.Option("--into", help="The directory here.")],
     sums: Annotated[str, typer.Option("--sums", help="The list of files, as sha256sum writes it.")] = "SHA256SUMS",
-    only: Annotated[str, typer.Option("--only", help="A pattern of names.")] = "*",
+    only: Annotated[list[str] | None, typer.Option("--only", help="A pattern of names; may be repeated.")] = None,
 ) -> None:
     """Bring a model directory here: continued after a break, verified, and left alone once it is complete."""
     from services.launcher.fetch import run_fetch
 
-    run_fetch(url, sums, into, only)
+    run_fetch(url, sums, into, only or ["*"])
 
 
 @app.command()
@@ -109,11 +111,12 @@ def doctor(
     role: Annotated[Literal["prefill", "decode", "scheduler"], typer.Option("--role", help="What shall run here.")],
     settings: Settings = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    patient: Annotated[bool, typer.Option("--wait", help="Give Redis and NATS their time to start.")] = False,
 ) -> None:
     """Check this machine, the model, Redis, NATS and running instances; each finding names the setting to change."""
     from services.launcher.doctor.run import run_doctor
 
-    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json))
+    raise typer.Exit(run_doctor(config, role, settings, as_json=as_json, patient=patient))
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)
@@ -121,10 +124,7 @@ def load(context: typer.Context) -> None:
     """Put load on a running cluster and report latencies."""
     from services.launcher.run_directory import find_endpoint
 
-    arguments = list(context.args)
-    if not {"--at", "--help"} & set(arguments):
-        arguments += ["--at", find_endpoint().schedulers[0]]
-    _foreign("loadgen.cli", "tandem load", arguments)
+    _foreign("loadgen.cli", "tandem load", context.args, defaults={"at": lambda: find_endpoint().schedulers[0]})
 
 
 @app.command(context_settings=FOREIGN, add_help_option=False)
@@ -166,18 +166,26 @@ def command_names() -> list[str]:
     return names + [group.name or "" for group in app.registered_groups]
 
 
-def _foreign(module: str, name: str, arguments: list[str]) -> None:
-    """Hand the arguments to a typer application that lives in another package."""
+def _foreign(
+    module: str, name: str, arguments: list[str], defaults: Mapping[str, Callable[[], str]] | None = None
+) -> None:
+    """Hand the arguments to a typer application that lives in another package.
+
+    Args:
+        defaults: asked for options that are not given, which only this side can fill in.
+    """
     try:
         other = importlib.import_module(module).app
     except ModuleNotFoundError as error:
         typer.echo(f"{name}: needs {error.name}, which is not installed here", err=True)
         raise typer.Exit(2) from error
-    other(args=arguments, prog_name=name)
+    other(args=arguments, prog_name=name, default_map=defaults)
 
 
 def main() -> None:
     """Entry point: errors of the tree end the command with one clear line and code 1."""
+    # As the first process of a container a command would not see SIGTERM at all, unless it handles it.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     try:
         app()
     except TandemError as error:

@@ -6,4 +6,4 @@ from pathlib import Path
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.json_logs", "tests.servers"]

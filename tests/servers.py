@@ -13,7 +13,8 @@ from typing import TypeVar
 import pytest
 
 from common.errors import DependencyUnavailable
-from services.launcher.embedded import EmbeddedNats, EmbeddedServer, EmbeddedValkey, free_port
+from services.launcher.embedded import EmbeddedNats, EmbeddedServer, EmbeddedValkey
+from services.launcher.ports import free_ports
 
 Server = TypeVar("Server", bound=EmbeddedServer)
 
@@ -23,7 +24,7 @@ def start(kind: type[Server], directory: Path, options: Sequence[str] = ()) -> S
     for attempt in itertools.count(1):
         server = kind()
         try:
-            server.start(free_port(), directory, options)
+            server.start(free_ports(1), directory, options)
         except DependencyUnavailable:
             if attempt == 3:
                 raise

@@ -1,7 +1,7 @@
 """The door to NATS: bounded waiting at the start, then reconnecting for ever in the background."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoServersError, SlowConsumerError
 
 from common.bus.messages import M, Message, decode, encode
+from common.cancellation import kept_cancellation
 from common.config.address import without_password
 from common.errors import DependencyUnavailable, InvalidInput
 from common.telemetry.logs import get_log
@@ -20,6 +21,7 @@ log = get_log(__name__)
 _RETRY_S = 0.25
 _PENDING_MESSAGES = 4096  # of one subscription, bounds memory behind a slow handler
 _PENDING_BYTES = 4 << 20
+_NO_RESPONDERS = "503"  # the server's word that nobody is subscribed
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Bus:
                 max_reconnect_attempts=1,
                 reconnect_time_wait=_RETRY_S,
                 ping_interval=ping_s,
+                no_echo=True,  # who asks is no answer
                 max_outstanding_pings=2,
             )
         self._client.options["max_reconnect_attempts"] = -1  # the start is bounded; from here on it may take for ever
@@ -89,15 +92,71 @@ class Bus:
         """
 
         async def receive(message: Msg) -> None:
-            try:
-                said = decode(kind, message.data)
-            except InvalidInput as error:
-                self.counters.malformed += 1
-                log.warning("malformed message on the bus", subject=message.subject, why=str(error))
-                return
-            self.counters.received += 1
-            heard(said)
+            said = self._decoded(kind, message)
+            if said is not None:
+                heard(said)
 
+        await self._subscribe(subject, receive)
+
+    async def answer(self, subject: str, kind: type[M], reply: Callable[[M], Message]) -> None:
+        """Answer every question of this kind. `reply` must not block.
+
+        Raises:
+            DependencyUnavailable: the connection is closed.
+        """
+
+        async def receive(message: Msg) -> None:
+            asked = self._decoded(kind, message)
+            if asked is not None and message.reply:
+                await self.publish(message.reply, reply(asked))
+
+        await self._subscribe(subject, receive)
+
+    async def ask(
+        self, subject: str, question: Message, kind: type[M], enough: Callable[[M], bool], within_s: float
+    ) -> list[M]:
+        """Ask everybody else who answers there, until an answer is `enough` or the time is over; gives all that came.
+
+        Whether all have answered cannot be known, so without an answer that is enough this takes `within_s`; when
+        nobody else is there, none at all.
+
+        Raises:
+            DependencyUnavailable: there is no connection, or no sign of life on it within `within_s`.
+        """
+        if not self.connected:
+            raise DependencyUnavailable("NATS is not connected")
+        answers: list[M] = []
+        inbox, came = self._client.new_inbox(), asyncio.Queue[Msg]()
+        with translated(f"question to {subject}"):
+            subscription = await self._client.subscribe(inbox, cb=came.put)
+            try:
+                await self._client.publish(subject, encode(question), reply=inbox)
+                async with asyncio.timeout(within_s):
+                    while not (answers and enough(answers[-1])):
+                        message = await came.get()
+                        if message.headers and message.headers.get("Status") == _NO_RESPONDERS:
+                            break
+                        answer = self._decoded(kind, message)
+                        answers += [] if answer is None else [answer]
+            except TimeoutError as error:
+                if not answers:
+                    raise DependencyUnavailable(f"nobody answered on {subject} within {within_s:g} s") from error
+            finally:
+                await subscription.unsubscribe()
+        return answers
+
+    def _decoded(self, kind: type[M], message: Msg) -> M | None:
+        """None for what is none, which is counted."""
+        try:
+            said = decode(kind, message.data)
+        except InvalidInput as error:
+            self.counters.malformed += 1
+            log.warning("malformed message on the bus", subject=message.subject, why=str(error))
+            return None
+        self.counters.received += 1
+        return said
+
+    async def _subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> None:
         with translated(f"subscription to {subject}"):
             await self._client.subscribe(
                 subject, cb=receive, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
@@ -171,6 +230,7 @@ async def connect_bus(url: str, name: str, timeout_s: float, within_s: float, pi
 def translated(what: str) -> Iterator[None]:
     """NATS' errors, lost connections and timeouts become DependencyUnavailable."""
     try:
-        yield
+        with kept_cancellation():
+            yield
     except (NatsError, NoServersError, OSError, TimeoutError) as error:
         raise DependencyUnavailable(f"{what}: {type(error).__name__}: {error}") from error

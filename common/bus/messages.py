@@ -51,11 +51,27 @@ class HoldNotice:
     hold_s: float
 
 
-Message = LoadReport | CancelNotice | DrainNotice | HoldNotice
-M = TypeVar("M", LoadReport, CancelNotice, DrainNotice, HoldNotice)
+@dataclass(frozen=True, slots=True)
+class RequestCancel:
+    """A client wants its request ended and does not know which scheduler has it. Every scheduler answers."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancelAnswer:
+    """Whether this scheduler had the request, which it then ends."""
+
+    scheduler: str
+    found: bool
+
+
+Message = LoadReport | CancelNotice | DrainNotice | HoldNotice | RequestCancel | RequestCancelAnswer
+M = TypeVar("M", LoadReport, CancelNotice, DrainNotice, HoldNotice, RequestCancel, RequestCancelAnswer)
 
 _JSON_TYPES: Mapping[object, tuple[type, ...]] = {
     str: (str,),
+    bool: (bool,),
     int: (int,),
     float: (int, float),
     Mapping[str, float]: (dict,),
@@ -79,8 +95,8 @@ def decode(kind: type[M], data: bytes) -> M:
         raise InvalidInput(kind.__name__, type(given).__name__, "must be an object")
     values: dict[str, Any] = {}
     for field in fields(kind):
-        value = given.get(field.name)
-        if isinstance(value, bool) or not isinstance(value, _JSON_TYPES[field.type]):
+        value, allowed = given.get(field.name), _JSON_TYPES[field.type]
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             raise InvalidInput(f"{kind.__name__}.{field.name}", value, f"must be of type {field.type}")
         values[field.name] = value
     load = values.get("load", {})

@@ -24,7 +24,3 @@ class SequenceGate:
             self.missed += sequence - latest[1] - 1
         self._latest[sender] = (incarnation, sequence)
         return True
-
-    def forget(self, sender: str) -> None:
-        """The sender left the cluster."""
-        self._latest.pop(sender, None)

@@ -24,6 +24,11 @@ class Subjects:
         """Work that nobody wants any more, for whoever has it."""
         return f"tandem.{self.cluster}.cancel"
 
+    @property
+    def cancel_request(self) -> str:
+        """A request that its client wants ended, for the scheduler that has it."""
+        return f"tandem.{self.cluster}.cancel.request"
+
     def drain(self, instance: str) -> str:
         """An instance says that it takes no new work."""
         return f"tandem.{self.cluster}.drain.{_token(instance)}"

@@ -1,10 +1,10 @@
 """What a checkpoint's config.json says about a cluster that wants to serve it. Needs no torch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from common.config.cluster import ClusterConfig, ParallelConfig
+from common.config.json_file import read_json_object
 from common.errors import CheckpointError, ConfigError
 
 
@@ -27,17 +27,15 @@ def check_checkpoint(config: ClusterConfig, source: str) -> None:
 
 
 def read_checkpoint_config(directory: Path) -> dict[str, Any]:
-    """The fields of ``config.json``."""
+    """The fields of ``config.json``.
+
+    Raises:
+        CheckpointError: `directory` has none that can be read.
+    """
     file = directory / "config.json"
-    try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"model.path = {directory}: cannot read {file.name}: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{file}: not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise CheckpointError(f"{file}: holds {type(fields).__name__}, not an object")
-    return fields
+    if not file.exists():
+        raise CheckpointError(f"model.path = {directory}: holds no {file.name}")
+    return read_json_object(file)
 
 
 def _parallel_faults(fields: dict[str, Any], parallel: ParallelConfig) -> list[str]:

@@ -92,15 +92,16 @@ class DecodeConfig(Section):
     blocks: int = Field(default=1024, ge=2)  # of each instance's KV pool
     max_running: int = Field(default=32, ge=1)  # sequences in a step
     max_queued: int = Field(default=1024, ge=1)
-    landing_blocks: int = Field(default=64, ge=1)  # of the landing arena
+    landing_blocks: int = Field(default=64, ge=2)  # of the landing arena
     transfer_timeout_s: float = Field(default=120.0, gt=0)  # prefill's computing included; a dead peer ends it sooner
-    draining_blocks_limit: int = Field(default=48, ge=1)  # over this many from one peer, no new reads from it
+    draining_blocks_limit: int = Field(default=48, ge=1)  # of the arena, for reads from one prefill, draining included
 
     @model_validator(mode="after")
     def _draining_fits(self) -> "DecodeConfig":
-        if self.draining_blocks_limit > self.landing_blocks:
+        if self.draining_blocks_limit >= self.landing_blocks:
             raise ValueError(
-                f"draining_blocks_limit = {self.draining_blocks_limit}: at most landing_blocks = {self.landing_blocks}"
+                f"draining_blocks_limit = {self.draining_blocks_limit}: must be below landing_blocks = "
+                f"{self.landing_blocks}, for one stopped prefill instance would keep the others' transfers waiting"
             )
         return self
 

@@ -62,7 +62,7 @@ class DecodeEngine:
         self._shape = settings.shape
         self.runner = runner
         self._clock = clock
-        self._gate = gate
+        self.gate = gate
         self._root = root
         self._work: dict[str, DecodeSequence] = {}
         self._admitted = 0
@@ -167,7 +167,7 @@ class DecodeEngine:
 
     def has_work(self) -> bool:
         """Something is here, or the group's next step is due."""
-        return bool(self._work or self._events or not self._gate.parked)
+        return bool(self._work or self._events or not self.gate.parked)
 
     def load(self) -> EngineLoad:
         counts = self.pool.counts()
@@ -199,9 +199,9 @@ class DecodeEngine:
         self._reserve_queued()
         members = self._in_phase(DecodePhase.RUNNING)
         if members:
-            self._gate.wake()
+            self.gate.wake()
         yield  # in one process: every instance has decided whether to wake the group before any looks
-        schedule = self._gate.enter()
+        schedule = self.gate.enter()
         if schedule is None:
             yield from self.runner.pause()
             return self._drain()
@@ -222,13 +222,13 @@ class DecodeEngine:
             result = yield from self.runner.lead(plan, rules)
         except RuntimeError as error:  # what torch raises, out of memory included
             failure = InternalError(f"decode step {self._step} failed: {error}")
-            if not (self._gate.alone and self.runner.alone):
+            if not (self.gate.alone and self.runner.alone):
                 raise failure from error
             for sequence in members:
                 self._fail(sequence, failure)
-            self._gate.leave(())
+            self.gate.leave(())
             return self._drain()
-        self._gate.leave(result.announced)
+        self.gate.leave(result.announced)
         self._take(members, plan, result)
         self._step_time.add(self._clock.now_s() - began_s)
         return self._drain()

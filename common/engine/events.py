@@ -93,3 +93,4 @@ class EngineLoad:
     free_blocks: int  # free and evictable
     total_blocks: int
     step_s: float  # moving average
+    tokens_per_s: float = 0.0  # prefill: measured; 0 before that, and of decode

@@ -8,14 +8,20 @@ from typing import Generic, Protocol, TypeVar
 
 from common.clock import Clock
 from common.engine.runner import Runner
+from common.engine.step_gate import StepGate
 from common.errors import Draining, InternalError, TandemError
 from common.parallel.waits import Waits, run
+
+_LONG_IDLE_S = 10.0
+_SELDOM = 4  # a group that was idle for so long is looked at that many times less often
 
 Event = TypeVar("Event")
 Result = TypeVar("Result")
 
 
 class Engine(Protocol[Event]):
+    gate: StepGate
+
     @property
     def steps(self) -> int: ...
 
@@ -42,6 +48,8 @@ class EngineLoop(Generic[EngineT, Event]):
         deliver: called on the engine thread with events in order; must only hand them on.
         poll_s: while the engine finds nothing to run, how often it looks again (leases and deadlines expire, other
             instances of the group wake up).
+        rest_s: how often an engine without work takes an empty step all the same, which tells the instance's other
+            ranks and other instances that this one lives. In between it waits for a command or the group's call.
         at_end: called on the engine thread after an ordered end.
     """
 
@@ -53,12 +61,14 @@ class EngineLoop(Generic[EngineT, Event]):
         *,
         name: str,
         poll_s: float = 0.005,
+        rest_s: float = 1.0,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._deliver = deliver
         self._clock = clock
         self._poll_s = poll_s
+        self._rest_s = rest_s
         self._at_end = at_end
         self._stop_error: TandemError = Draining("the instance has shut down")
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -66,7 +76,7 @@ class EngineLoop(Generic[EngineT, Event]):
         self._refusal: TandemError | None = None
         self._stop_at_s: float | None = None
         self._error: TandemError | None = None
-        self._progress_s = clock.now_s()
+        self._progress_s = self._active_s = clock.now_s()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
@@ -138,24 +148,44 @@ class EngineLoop(Generic[EngineT, Event]):
 
     def _turn_until_stopped(self) -> None:
         busy = True
+        step_by_s = self._clock.now_s()
         while not self._is_over():
-            self._take_commands(wait=not busy)
+            self._take_commands(0.0 if busy else self._pause_s())
+            self._progress_s = self._clock.now_s()
+            if self._rests() and self._progress_s < step_by_s:
+                busy = False
+                continue
+            step_by_s = self._progress_s + self._rest_s
             before = self._engine.steps
             events = run(self._engine.step())
             busy = bool(events) or self._engine.steps != before
             self._progress_s = self._clock.now_s()
+            if busy:
+                self._active_s = self._progress_s
             if events:
                 self._deliver(events)
+
+    def _rests(self) -> bool:
+        return not self._engine.has_work() and not self._engine.gate.called()
+
+    def _pause_s(self) -> float:
+        """How long to wait for a command before the next look."""
+        if self._engine.has_work():
+            return self._poll_s
+        if self._engine.gate.alone:
+            return self._rest_s
+        long_idle = self._clock.now_s() - self._active_s > _LONG_IDLE_S
+        return self._poll_s * (_SELDOM if long_idle else 1)
 
     def _is_over(self) -> bool:
         if self._stop_at_s is None:
             return False
         return self._clock.now_s() >= self._stop_at_s or not (self._engine.has_work() or not self._inbox.empty())
 
-    def _take_commands(self, *, wait: bool) -> None:
+    def _take_commands(self, wait_s: float) -> None:
         try:
-            if wait:
-                self._inbox.get(timeout=self._poll_s)()
+            if wait_s:
+                self._inbox.get(timeout=wait_s)()
             while True:
                 self._inbox.get_nowait()()
         except queue.Empty:
@@ -165,7 +195,7 @@ class EngineLoop(Generic[EngineT, Event]):
         """Answer everything that was ever accepted: commands still in the inbox, then work still in the engine."""
         with self._lock:
             self._refusal = self._error or self._stop_error
-        self._take_commands(wait=False)
+        self._take_commands(0.0)
         events = self._engine.fail_all(self._refusal)
         if events:
             self._deliver(events)

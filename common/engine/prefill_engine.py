@@ -7,6 +7,7 @@ from common.clock import Clock
 from common.engine.draw_rule import DrawRule
 from common.engine.events import BlocksReady, EngineLoad, Failed, FirstToken, HandoffReady, PrefillEvent, Started
 from common.engine.prefill_plan import Chunk, PromptState, plan_chunks
+from common.engine.prefill_rate import PrefillRate
 from common.engine.ready_blocks import ReadyBlocks
 from common.engine.runner import Runner, SequenceDraws, StepResult
 from common.engine.sequence import PrefillSequence, StepTime, check_queue, check_work, end_position, finish_reason
@@ -60,7 +61,7 @@ class PrefillEngine:
         self._shape = settings.shape
         self.runner = runner
         self._clock = clock
-        self._gate = gate
+        self.gate = gate
         self._root = root
         self._leases = LeaseTable(clock)
         self._ready = ReadyBlocks(pool, runner.pool, incarnation, has_mtp=runner.model.has_mtp)
@@ -72,6 +73,7 @@ class PrefillEngine:
         self._blocked = False
         self._step = 0
         self._step_time = StepTime()
+        self.rate = PrefillRate()
 
     # Commands
 
@@ -131,7 +133,7 @@ class PrefillEngine:
 
     def has_work(self) -> bool:
         """Something waits, computes or is leased, or the group's next step is due."""
-        return bool(self._waiting or self._computing or self._held or self._events or not self._gate.parked)
+        return bool(self._waiting or self._computing or self._held or self._events or not self.gate.parked)
 
     def load(self) -> EngineLoad:
         counts = self.pool.counts()
@@ -144,6 +146,7 @@ class PrefillEngine:
             free_blocks=counts.available,
             total_blocks=counts.total,
             step_s=self._step_time.mean_s,
+            tokens_per_s=self.rate.tokens_per_s,
         )
 
     def check_idle(self) -> None:
@@ -163,9 +166,9 @@ class PrefillEngine:
         self._sweep()
         chunks = self._plan_chunks()
         if chunks:
-            self._gate.wake()
+            self.gate.wake()
         yield  # in one process: every instance has decided whether to wake the group before any looks
-        schedule = self._gate.enter()
+        schedule = self.gate.enter()
         if schedule is None:
             yield from self.runner.pause()
             return self._drain()
@@ -188,15 +191,18 @@ class PrefillEngine:
             result = yield from self.runner.lead(plan, rules, lambda draws: self._first_tokens(members, draws))
         except RuntimeError as error:  # what torch raises, out of memory included
             failure = InternalError(f"prefill step {self._step} failed: {error}")
-            if not (self._gate.alone and self.runner.alone):
+            if not (self.gate.alone and self.runner.alone):
                 raise failure from error
             for sequence in members:
                 self._end(sequence.work.work_id, failure)
-            self._gate.leave(())
+            self.gate.leave(())
             return self._drain()
-        self._gate.leave(result.announced)
+        self.gate.leave(result.announced)
         self._take(members, steps, result)
-        self._step_time.add(self._clock.now_s() - began_s)
+        step_s = self._clock.now_s() - began_s
+        self._step_time.add(step_s)
+        if chunks:  # the step may have been for others of the group alone
+            self.rate.add(sum(chunk.tokens for chunk in chunks), step_s)
         return self._drain()
 
     def _sweep(self) -> None:

@@ -18,6 +18,10 @@ class StepGate(Protocol):
         """No step is due. While one is, the others wait for this instance, whether it has work or not."""
         ...
 
+    def called(self) -> bool:
+        """A step is due, or another instance has something to run."""
+        ...
+
     def wake(self) -> None:
         """This instance has something to run; parked instances are to take part."""
         ...
@@ -45,6 +49,9 @@ class AloneGate:
     @property
     def parked(self) -> bool:
         return not self._awake
+
+    def called(self) -> bool:
+        return self._awake
 
     def wake(self) -> None:
         self._awake = True

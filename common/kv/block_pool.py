@@ -134,13 +134,6 @@ class BlockPool:
                 self._move(block, BlockState.FREE)
                 heapq.heappush(self._free, block)
 
-    def drop_unreferenced(self) -> int:
-        """Empty the prefix cache as far as nobody references it; returns how many blocks became free."""
-        dropped = self._reclaimable
-        while self._reclaimable:
-            self._evict_one()
-        return dropped
-
     def published_hashes(self) -> list[bytes]:
         """Drain the names that came since the last drain and are still cached."""
         drained, self._published = list(self._published), {}

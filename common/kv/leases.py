@@ -57,14 +57,6 @@ class LeaseTable:
             del self._leases[lease.work_id]
         return expired
 
-    def next_expiry_s(self) -> float | None:
-        """When the sweep is next due; None without leases."""
-        return min((lease.expires_s for lease in self._leases.values()), default=None)
-
-    def leased_blocks(self) -> int:
-        """How many pool references leases hold."""
-        return sum(len(lease.blocks) for lease in self._leases.values())
-
     def __contains__(self, work_id: object) -> bool:
         return work_id in self._leases
 

@@ -66,7 +66,7 @@ class Model(Protocol):
 
         ``batch.token_ids[i]`` is the token *after* position ``batch.positions[i]`` and ``previous_hidden[i]``
         (``[tokens, hidden]``) the hidden state at that position: the main model's after its final norm, or for a
-        second draft the MTP layer's own output. Returns ``[tokens, hidden]`` before the head's norm.
+        second draft the MTP layer's own output. Returns ``[tokens, hidden]`` after the head's norm.
         """
         ...
 

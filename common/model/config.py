@@ -5,13 +5,13 @@ query compression, and a gate that scores by sigmoid or softmax, limits groups o
 Plain top-k as in Mixtral is one group, softmax scores and normalised weights.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.errors import CheckpointError, ConfigError
+from common.config.checkpoint import read_checkpoint_config
+from common.errors import ConfigError
 
 FP8_BLOCK = 128
 
@@ -99,16 +99,7 @@ def read_model_config(directory: Path) -> ModelConfig:
         CheckpointError: the file is absent or not JSON.
         ConfigError: a field is missing or out of its limits.
     """
-    path = directory / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; a model directory holds config.json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path}: must hold one JSON object")
-    return parse_model_config(raw)
+    return parse_model_config(read_checkpoint_config(directory))
 
 
 def parse_model_config(raw: Mapping[str, object]) -> ModelConfig:

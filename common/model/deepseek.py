@@ -88,7 +88,7 @@ class DeepSeek:
         mtp = self._mtp_layer
         joined = mtp.join(self._share(batch.token_ids), self._share(previous_hidden))
         whole = self._microbatch(batch, cache, form, joined)
-        return (yield from self._through_experts([mtp.block], whole, schedule, None))
+        return mtp.normed((yield from self._through_experts([mtp.block], whole, schedule, None)))
 
     def mtp_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._mtp_layer.logits(hidden)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from common.config.checkpoint import read_checkpoint_config
 from common.errors import CheckpointError
 from common.model.shards import read_header, shard_files
 
@@ -25,11 +26,7 @@ def model_fingerprint(directory: Path) -> str:
         CheckpointError: a file is missing or cut short.
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    config = directory / "config.json"
-    try:
-        fields = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{config}: not readable as JSON: {error}") from error
+    fields = read_checkpoint_config(directory)
     digest.update(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
     for file in shard_files(directory):
         tensors = read_header(file)

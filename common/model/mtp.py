@@ -23,6 +23,10 @@ class MtpLayer:
         embedded = rms_norm(embed(next_token_ids, w.embedding), w.embedding_norm, self._eps)
         return linear(torch.cat((embedded, rms_norm(hidden, w.hidden_norm, self._eps)), dim=-1), w.eh)
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[tokens, hidden]`` as the block returns it -> after the head's norm: for the head, and for a next pass."""
+        return rms_norm(hidden, self._weights.head_norm, self._eps)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``[rows, hidden]`` as the block returns it -> ``[rows, vocab]`` fp32, two tokens after each position."""
-        return project_to_vocabulary(rms_norm(hidden, self._weights.head_norm, self._eps), self._weights.head)
+        """``[rows, hidden]`` after the head's norm -> ``[rows, vocab]`` fp32, two tokens after each position."""
+        return project_to_vocabulary(hidden, self._weights.head)

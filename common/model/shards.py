@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.config.json_file import read_json_object
 from common.errors import CheckpointError
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -77,7 +78,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
             for name, entry in entries.items()
             if name != "__metadata__"
         }
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise CheckpointError(f"{file}: header is not safetensors: {error}") from error
     data_bytes = max((end for _, end in tensors.values()), default=0)
     if size_bytes != 8 + length + data_bytes:
@@ -93,12 +94,10 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        pairs = {str(tensor): str(shard) for tensor, shard in weight_map.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: not a safetensors index: {error}") from error
-    for shard in set(pairs.values()):
-        if Path(shard).name != shard:
-            raise CheckpointError(f"{index}: names the shard {shard!r}, which is outside the directory")
-    return pairs
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: not a safetensors index: weight_map = {weight_map!r}")
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise CheckpointError(f"{index}: weight_map.{tensor} = {shard!r}: must be a file of the directory")
+    return weight_map

@@ -3,6 +3,7 @@
 Sends never block; what is being sent is kept until gloo is done with it, because dropping the handle drops the data.
 """
 
+import time
 from collections import defaultdict, deque
 from contextlib import suppress
 from datetime import timedelta
@@ -79,11 +80,12 @@ class GlooTransport:
             self._await(peer, channel, body)
         return unpack(header, body)
 
-    def close(self) -> None:
-        """Let what was sent reach its peers, within the transport's bound, and leave the group."""
+    def close(self, within_s: float) -> None:
+        """Let what was sent reach its peers, which fetch it when they receive, and leave the group."""
+        give_up_s = time.monotonic() + within_s
         for work, _ in self._sending:
             with suppress(RuntimeError):  # a peer that is gone needs nothing any more
-                work.wait(timedelta(seconds=self._timeout_s))
+                work.wait(timedelta(seconds=max(0.001, give_up_s - time.monotonic())))
         self._sending.clear()
         self._group.shutdown()
 

@@ -10,12 +10,16 @@ class LockStepGate:
     """The gate of a rank whose experts others need, or who needs theirs.
 
     The caller loops over `enter`: given a schedule it runs one step under it and calls `leave`, else it looks again.
+
+    Args:
+        alone: all ranks of the group are of one instance, so that nobody else ever raises the flag.
     """
 
-    alone = False
-
-    def __init__(self, policy: SchedulePolicy, flag: WakeFlag, peers: ParkedPeers | None = None) -> None:
+    def __init__(
+        self, policy: SchedulePolicy, flag: WakeFlag, peers: ParkedPeers | None = None, *, alone: bool = False
+    ) -> None:
         self._policy, self._flag, self._peers = policy, flag, peers
+        self.alone = alone
         self._place = LockStep()
 
     @property
@@ -25,6 +29,10 @@ class LockStepGate:
     @property
     def parked(self) -> bool:
         return self._place.parked
+
+    def called(self) -> bool:
+        """Whether the group runs or is about to: `enter` would give a schedule."""
+        return self._move(has_work=False) is Move.RUN
 
     def wake(self) -> None:
         """This rank has work: a parked group is to run its next step. Harmless while it runs."""

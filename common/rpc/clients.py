@@ -1,8 +1,9 @@
 """Thin typed clients. Each call speaks plain data and ends, if it fails, with the `TandemError` that the peer meant."""
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -27,6 +28,7 @@ from common.rpc.convert_inference import (
 from common.rpc.errors import from_rpc_error
 from common.rpc.inference_data import ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
 from common.rpc.server import Probe
+from common.rpc.trace_metadata import outgoing
 from common.rpc.worker_data import DecodeRequest, InstanceDescription, PrefillEvent, StepBatch
 from protos import engine_pb2, engine_pb2_grpc, inference_pb2, inference_pb2_grpc
 
@@ -72,7 +74,7 @@ class InferenceClient(Connection):
 
     async def generate(self, request: GenerateRequest, timeout_s: float | None = None) -> AsyncGenerator[Delta, None]:
         """Leaving the iteration early cancels the request."""
-        call = self._stub.Generate(request_to_wire(request), timeout=timeout_s)
+        call = self._stub.Generate(request_to_wire(request), timeout=timeout_s, metadata=outgoing())
         try:
             async for wire in call:
                 yield delta_from_wire(wire)
@@ -82,6 +84,7 @@ class InferenceClient(Connection):
             call.cancel()
 
     async def cancel(self, request_id: str, timeout_s: float = 5.0) -> bool:
+        """Whether a replica had the request, any of those that answered in time."""
         try:
             answer = await self._stub.Cancel(inference_pb2.CancelRequest(request_id=request_id), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -110,12 +113,16 @@ class InferenceClient(Connection):
         return explanation_from_wire(wire)
 
 
-class PrefillClient(Connection):
-    """The scheduler's side of one prefill instance."""
+class WorkerClient(Connection):
+    """The scheduler's side of what instances of both roles answer."""
 
     def __init__(self, address: str, clock: Clock | None = None, options: Options | None = None) -> None:
         super().__init__(address, clock, options)
-        self._stub = engine_pb2_grpc.PrefillStub(self._channel)
+        self._stub: Any = self._new_stub()
+
+    @abstractmethod
+    def _new_stub(self) -> object:
+        """The role's stub on the channel."""
 
     async def describe(self, timeout_s: float = 5.0) -> InstanceDescription:
         try:
@@ -123,10 +130,24 @@ class PrefillClient(Connection):
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from error
 
+    async def cancel(self, work_id: str, timeout_s: float = 2.0) -> bool:
+        try:
+            answer = await self._stub.Cancel(engine_pb2.CancelWork(work_id=work_id), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.address) from error
+        return bool(answer.found)
+
+
+class PrefillClient(WorkerClient):
+    """The scheduler's side of one prefill instance."""
+
+    def _new_stub(self) -> engine_pb2_grpc.PrefillStub:
+        return engine_pb2_grpc.PrefillStub(self._channel)
+
     async def run(self, work: Work, *, keep_for_decode: bool) -> AsyncGenerator[PrefillEvent, None]:
         """Leaving the iteration early cancels the work and frees its lease. `failed` arrives as a raised error."""
         wire = engine_pb2.PrefillRequest(work=work_to_wire(work, self._clock.now_s()), keep_for_decode=keep_for_decode)
-        call = self._stub.Run(wire)
+        call = self._stub.Run(wire, metadata=outgoing())
         try:
             async for event in call:
                 plain = prefill_event_from_wire(event)
@@ -138,26 +159,12 @@ class PrefillClient(Connection):
         finally:
             call.cancel()
 
-    async def cancel(self, work_id: str, timeout_s: float = 2.0) -> bool:
-        try:
-            answer = await self._stub.Cancel(engine_pb2.CancelWork(work_id=work_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
-        return bool(answer.found)
 
-
-class DecodeClient(Connection):
+class DecodeClient(WorkerClient):
     """The scheduler's side of one decode instance."""
 
-    def __init__(self, address: str, clock: Clock | None = None, options: Options | None = None) -> None:
-        super().__init__(address, clock, options)
-        self._stub = engine_pb2_grpc.DecodeStub(self._channel)
-
-    async def describe(self, timeout_s: float = 5.0) -> InstanceDescription:
-        try:
-            return description_from_wire(await self._stub.Describe(engine_pb2.DescribeRequest(), timeout=timeout_s))
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
+    def _new_stub(self) -> engine_pb2_grpc.DecodeStub:
+        return engine_pb2_grpc.DecodeStub(self._channel)
 
     async def steps(self, scheduler: str) -> AsyncGenerator[StepBatch, None]:
         """All tokens of this scheduler's work. The first batch comes at once: from then on work may be admitted."""
@@ -173,14 +180,8 @@ class DecodeClient(Connection):
     async def admit(self, request: DecodeRequest, timeout_s: float) -> int:
         """How many pieces of work are queued before it; a refusal raises."""
         try:
-            answer = await self._stub.Admit(decode_request_to_wire(request, self._clock.now_s()), timeout=timeout_s)
+            wire = decode_request_to_wire(request, self._clock.now_s())
+            answer = await self._stub.Admit(wire, timeout=timeout_s, metadata=outgoing())
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from error
         return int(answer.queued_ahead)
-
-    async def cancel(self, work_id: str, timeout_s: float = 2.0) -> bool:
-        try:
-            answer = await self._stub.Cancel(engine_pb2.CancelWork(work_id=work_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.address) from error
-        return bool(answer.found)

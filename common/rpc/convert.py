@@ -216,6 +216,7 @@ def description_to_wire(value: InstanceDescription) -> engine_pb2.InstanceDescri
         total_blocks=value.total_blocks,
         context_tokens=value.context_tokens,
         max_running=value.max_running,
+        tokens_per_s=value.tokens_per_s,
     )
 
 
@@ -229,6 +230,7 @@ def description_from_wire(wire: engine_pb2.InstanceDescription) -> InstanceDescr
         total_blocks=wire.total_blocks,
         context_tokens=wire.context_tokens,
         max_running=wire.max_running,
+        tokens_per_s=wire.tokens_per_s,
     )
 
 

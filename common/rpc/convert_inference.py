@@ -266,6 +266,7 @@ def explanation_to_wire(value: Explanation) -> inference_pb2.Explanation:
         outcome=value.outcome,
         predicted_cached_blocks=value.predicted_cached_blocks,
         actual_cached_blocks=value.actual_cached_blocks,
+        trace_id=value.trace_id,
     )
     for placement in value.placements:
         slot = wire.placements.add(role=placement.role, chosen=placement.chosen)
@@ -287,4 +288,5 @@ def explanation_from_wire(wire: inference_pb2.Explanation) -> Explanation:
         outcome=wire.outcome,
         predicted_cached_blocks=wire.predicted_cached_blocks,
         actual_cached_blocks=wire.actual_cached_blocks,
+        trace_id=wire.trace_id,
     )

@@ -20,7 +20,6 @@ from common.errors import (
     DependencyUnavailable,
     Draining,
     DuplicateRequest,
-    GrpcCode,
     Incompatible,
     InternalError,
     Interrupted,
@@ -158,10 +157,6 @@ def to_failure(error: TandemError) -> types_pb2.Failure:
 
 def from_failure(failure: types_pb2.Failure) -> TandemError:
     return _rebuild(failure.reason, failure.message, dict(failure.details))
-
-
-def status_code(error: TandemError) -> grpc.StatusCode:
-    return _CODES[int(GrpcCode(error.grpc_code))]
 
 
 def _rebuild(reason: str, message: str, details: Mapping[str, str]) -> TandemError:

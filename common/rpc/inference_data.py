@@ -91,6 +91,14 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelOutcome:
+    """`replicas` answered in time, the one asked included; without `found`, one that did not may have the request."""
+
+    found: bool
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     model: str
     fingerprint: str
@@ -157,3 +165,4 @@ class Explanation:
     outcome: str = ""
     predicted_cached_blocks: int = 0
     actual_cached_blocks: int = 0
+    trace_id: str = ""

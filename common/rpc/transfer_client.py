@@ -18,6 +18,7 @@ from common.rpc.convert_transfer import (
     transfer_message_to_wire,
 )
 from common.rpc.errors import from_rpc_error
+from common.rpc.trace_metadata import outgoing
 from protos import engine_pb2_grpc
 
 
@@ -29,7 +30,7 @@ class TransferStream:
     def __init__(self, channel: grpc.aio.Channel, address: str, opening: TransferOpen) -> None:
         self._address = address
         self._opening = opening
-        self._call = engine_pb2_grpc.PrefillStub(channel).Transfer()
+        self._call = engine_pb2_grpc.PrefillStub(channel).Transfer(metadata=outgoing())
 
     async def __aenter__(self) -> Self:
         try:

@@ -16,6 +16,7 @@ class InstanceDescription:
     total_blocks: int
     context_tokens: int
     max_running: int
+    tokens_per_s: float = 0.0  # prefill: as measured when it started; 0 before that, and of decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from common.cancellation import kept_cancellation
 from common.config.address import without_password
 from common.errors import DependencyUnavailable
 from common.telemetry.logs import get_log
@@ -43,6 +44,9 @@ async def connect_redis(url: str, timeout_s: float, within_s: float) -> Redis:
         try:
             with translated("Redis at start"):
                 await client.ping()
+        except asyncio.CancelledError:
+            await client.aclose()
+            raise
         except DependencyUnavailable as error:
             now_s = loop.time()
             if now_s - started_s >= within_s:
@@ -60,7 +64,8 @@ async def connect_redis(url: str, timeout_s: float, within_s: float) -> Redis:
 def translated(what: str) -> Iterator[None]:
     """Redis' errors, lost connections and timeouts become DependencyUnavailable."""
     try:
-        yield
+        with kept_cancellation():
+            yield
     except (RedisError, OSError, TimeoutError) as error:
         raise DependencyUnavailable(f"{what}: {type(error).__name__}: {error}") from error
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 
 from redis.asyncio import Redis
@@ -28,11 +28,17 @@ class WorkerRecord:
 
 
 class WorkerLeases:
-    """All leases of a cluster. Every call may raise DependencyUnavailable."""
+    """All leases of a cluster. Every call may raise DependencyUnavailable.
+
+    A record that cannot be read hides its instance and nobody else: it is logged once for each reason, however often
+    it is listed, and `on_unreadable` is called each time.
+    """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self._unreadable: dict[str, str] = {}  # name -> why, as it was logged
+        self.on_unreadable: Callable[[], None] = lambda: None
         self._put = redis.register_script(script_text("lease_put.lua"))
         self._end = redis.register_script(script_text("lease_end.lua"))
 
@@ -68,22 +74,21 @@ class WorkerLeases:
             lapsed = [name for name, record in zip(names, records, strict=True) if record is None]
             if lapsed:
                 await self._redis.srem(self._keys.workers, *lapsed)
-        told = [_record(name, record) for name, record in zip(names, records, strict=True) if record is not None]
-        return [record for record in told if record is not None]
+        return self._read({name: told for name, told in zip(names, records, strict=True) if told is not None})
 
-    async def watch(self, interval_s: float) -> AsyncIterator[list[WorkerRecord]]:
-        """The current ones whenever it differ from those before. While Redis does not answer, nothing changes."""
-        known: list[WorkerRecord] | None = None
-        while True:
+    def _read(self, told: Mapping[str, bytes | str]) -> list[WorkerRecord]:
+        read, unreadable = [], {}
+        for name, record in told.items():
             try:
-                listed = await self.current()
-            except DependencyUnavailable as error:
-                log.warning("worker leases unknown", why=str(error))
-                listed = known or []
-            if listed != known and (listed or known is not None):
-                known = listed
-                yield listed
-            await asyncio.sleep(interval_s)
+                read.append(_record(name, record))
+            except (ValueError, TypeError, KeyError) as error:
+                unreadable[name] = f"{type(error).__name__}: {error}"
+                self.on_unreadable()
+        for name, why in unreadable.items():
+            if self._unreadable.get(name) != why:
+                log.warning("worker record unreadable", name=name, why=why)
+        self._unreadable = unreadable
+        return read
 
     def _names(self, instance: str) -> list[str]:
         return [self._keys.worker_prefix + instance, self._keys.workers]
@@ -121,12 +126,18 @@ class LeaseKeeper:
             await asyncio.sleep(self._ttl_s / 3)
 
 
-def _record(name: str, told: bytes | str) -> WorkerRecord | None:
-    """None for what is no record. Fields that are not known are a later version's."""
-    try:
-        given = json.loads(told)
-        known = {field.name: given[field.name] for field in fields(WorkerRecord) if field.name in given}
-        return WorkerRecord(**(known | {"incarnation": int(given["incarnation"], 16)}))
-    except (ValueError, TypeError, KeyError) as error:
-        log.warning("worker record unreadable", name=name, why=error)
-        return None
+def _record(name: str, told: bytes | str) -> WorkerRecord:
+    """Fields that are not known are a later version's.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is no record.
+    """
+    given = json.loads(told)
+    known = {field.name: given[field.name] for field in fields(WorkerRecord) if field.name in given}
+    for field, value in known.items():
+        wanted = bool if field == "draining" else str
+        if not isinstance(value, wanted):
+            raise TypeError(f"{field} = {value!r}: must be {wanted.__name__}")
+    if known.get("instance") != name:
+        raise ValueError(f"instance = {known.get('instance')!r}: must be {name!r}")
+    return WorkerRecord(**(known | {"incarnation": int(given["incarnation"], 16)}))

@@ -2,16 +2,18 @@
 
 import json
 import platform
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from common.errors import ConfigError
+from common.telemetry.listener import listen
 from common.version import VERSION
 
 if TYPE_CHECKING:
@@ -44,9 +46,10 @@ class MetricsExporter:
         self._metrics = make_wsgi_app(registry)
         self._probes = probes
         try:
-            self._server = make_server(host, port, self._answer, _Server, _Quiet)
+            self._server = _Server(listen(host, port))
         except OSError as error:
             raise ConfigError(f"metrics port {host}:{port}: {error.strerror}") from error
+        self._server.set_app(self._answer)
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
@@ -85,7 +88,17 @@ def _verdict(start: "StartResponse", holds: bool, what: str) -> Iterable[bytes]:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """Over a socket that listens already."""
+
     daemon_threads = True
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.address_family = listening.family
+        super().__init__(listening.getsockname()[:2], _Quiet, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.server_name, self.server_port = listening.getsockname()[:2]
+        self.setup_environ()
 
 
 class _Quiet(WSGIRequestHandler):

@@ -2,7 +2,8 @@
 
     12:00:01.250 info  decode-0-0 joined work_id=a1 blocks=3
 
-or one JSON object a line. `log = get_log(__name__)`, then ``log.info("joined", work_id=work_id, blocks=3)``.
+or one JSON object a line, which also carries the trace id of the request that it is about. `log = get_log(__name__)`,
+then ``log.info("joined", work_id=work_id, blocks=3)``.
 """
 
 import json
@@ -10,6 +11,8 @@ import logging
 import sys
 import time
 from typing import Literal
+
+from common.telemetry.trace import current_trace
 
 LogFormat = Literal["text", "json"]
 _FACTS = "tandem_facts"
@@ -69,16 +72,18 @@ class _Json(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
+        trace = current_trace()  # of the task that logs: records are written where they are made
         line: dict[str, object] = {
             "time_s": round(record.created, 6),
             "level": record.levelname.lower(),
             "process": self._process,
             "logger": record.name,
             "event": record.getMessage(),
+            **({} if trace is None else {"trace_id": trace.trace_id}),
             **_facts(record),
         }
         if record.exc_info and record.exc_info[1]:
-            line["trace"] = self.formatException(record.exc_info)
+            line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
 
 

@@ -31,6 +31,7 @@ class WorkerMetrics:
     accepted_tokens: Counter
     preemptions: Counter
     transferred_bytes: Counter
+    unreadable_leases: Counter
     failures: dict[str, Counter]  # by reason of common/errors.py
 
     def show(self, running: int, queued: int, queued_tokens: int, step_s: float) -> None:
@@ -83,5 +84,6 @@ def worker_metrics(registry: CollectorRegistry, *, model: str, role: str, dp_ran
         accepted_tokens=counter("tandem_accepted_tokens", "Draft tokens accepted"),
         preemptions=counter("tandem_preemptions", "Work that gave its blocks back"),
         transferred_bytes=counter("tandem_transferred_bytes", "Latent read from prefill"),
+        unreadable_leases=counter("tandem_unreadable_leases", "Listed records of instances that could not be read"),
         failures={reason: failures.labels(*values, reason) for reason in error_types()},
     )

@@ -35,7 +35,6 @@ class ReaderLimits:
 
     blocks_per_read: int = 16
     slots_per_peer: int = 256  # landing and draining; keeps room for others when a peer stops
-    draining_slots_per_peer: int = 64  # from here on new transfers from the peer are refused
     connect_s: float = 5.0
 
 
@@ -193,7 +192,7 @@ class TransferReader:
         draining = self._arena.draining(key)
         transfer = _Transfer(target, key, missing=max(0, target.hello.blocks - target.first_block))
         self._transfers[target.work_id] = transfer
-        if draining >= self._limits.draining_slots_per_peer:
+        if draining >= self._limits.slots_per_peer:
             self._fail(target.work_id, TransferError(f"{target.peer} keeps {draining} landing slots draining"))
         elif target.hello.block_bytes != self._block_bytes:
             sizes = f"{target.hello.block_bytes} bytes at {target.peer}, {self._block_bytes} here"

@@ -15,6 +15,7 @@ from common.bus.connection import Bus, connect_bus
 from common.bus.load_reporter import LoadReporter
 from common.bus.messages import CancelNotice, DrainNotice
 from common.bus.subjects import Subjects
+from common.config.address import without_password
 from common.config.cluster import EMBEDDED
 from common.engine.decode_engine import DecodeEngine
 from common.engine.loop import EngineLoop
@@ -27,6 +28,7 @@ from common.state.keys import Keys
 from common.state.worker_leases import LeaseKeeper, WorkerLeases, WorkerRecord
 from common.telemetry.worker_metrics import WorkerMetrics
 from common.worker.rank_main import RankContext
+from common.worker.stop_signal import unless_stopped
 
 Engine = PrefillEngine | DecodeEngine
 
@@ -57,20 +59,32 @@ class ClusterAnnouncer:
         self._subjects = Subjects(context.config.cluster)
         self._tasks: list[asyncio.Task[None]] = []
         self._redis: Redis | None = None
+        self._leases: WorkerLeases | None = None
         self._bus: Bus | None = None
         self._keeper: LeaseKeeper | None = None
         self._writer: IndexWriter | None = None
 
-    async def start(self, address: str) -> None:
+    async def start(self, address: str, stop: asyncio.Event) -> None:
         """Wait for Redis and NATS within their bounds, then keep telling.
 
         Raises:
             DependencyUnavailable: one of them did not come.
+            Cancelled: `stop` was set first.
         """
         redis_config, nats_config = self._context.config.redis, self._context.config.nats
         name, incarnation = self._context.place.instance, self._context.incarnation
-        self._redis = await connect_redis(redis_config.url, redis_config.timeout_s, redis_config.start_timeout_s)
-        self._bus = await connect_bus(nats_config.url, name, nats_config.timeout_s, nats_config.start_timeout_s)
+        self._redis = await unless_stopped(
+            stop,
+            f"Redis at {without_password(redis_config.url)}",
+            connect_redis(redis_config.url, redis_config.timeout_s, redis_config.start_timeout_s),
+        )
+        self._leases = WorkerLeases(self._redis, self._keys)
+        self._leases.on_unreadable = self._metrics.unreadable_leases.inc
+        self._bus = await unless_stopped(
+            stop,
+            f"NATS at {without_password(nats_config.url)}",
+            connect_bus(nats_config.url, name, nats_config.timeout_s, nats_config.start_timeout_s),
+        )
         await self._bus.subscribe(self._subjects.cancel, CancelNotice, self._hear_cancel)
         pod = self._context.place.pod
         record = WorkerRecord(name, pod.role, pod.group_name, address, incarnation)
@@ -108,9 +122,9 @@ class ClusterAnnouncer:
     @property
     def leases(self) -> WorkerLeases:
         """Of the whole cluster; once started."""
-        if self._redis is None:
+        if self._leases is None:
             raise DependencyUnavailable("Redis is not connected")
-        return WorkerLeases(self._redis, self._keys)
+        return self._leases
 
     @property
     def error(self) -> BaseException | None:

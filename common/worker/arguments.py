@@ -19,6 +19,8 @@ class WorkerArguments:
         rendezvous: host:port where the ranks of the EP group meet; the group's rank 0 listens there.
         first_port: overrides the file's, for several pods on one machine; likewise `first_metrics_port`.
         tethered: end when standard input ends.
+        clear_shared_memory: of a pod: a directory of its own to be freed of what dead processes left.
+        health_port: of a pod: where it answers probes for all of its instances.
     """
 
     config: Path
@@ -29,6 +31,8 @@ class WorkerArguments:
     log_format: LogFormat
     tethered: bool
     local_rank: int | None = None
+    clear_shared_memory: Path | None = None
+    health_port: int | None = None
 
 
 def parse_arguments(role: Role, argv: Sequence[str]) -> WorkerArguments:
@@ -42,6 +46,8 @@ def parse_arguments(role: Role, argv: Sequence[str]) -> WorkerArguments:
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("--tethered", action="store_true")
     parser.add_argument("--local-rank", type=int)
+    parser.add_argument("--clear-shared-memory", type=Path)
+    parser.add_argument("--health-port", type=int)
     given = parser.parse_args(argv)
     return WorkerArguments(
         config=given.config,
@@ -52,6 +58,8 @@ def parse_arguments(role: Role, argv: Sequence[str]) -> WorkerArguments:
         log_format=given.log_format,
         tethered=given.tethered,
         local_rank=given.local_rank,
+        clear_shared_memory=given.clear_shared_memory,
+        health_port=given.health_port,
     )
 
 

@@ -23,6 +23,7 @@ from common.parallel.wake_flag import StoreWakeFlag
 _GROUP = "ep"
 _NEVER = sys.maxsize
 _ARRIVAL_POLL_S = 0.05
+_FETCHED_WITHIN_S = 2.0
 
 SCHEDULES = {
     "none": Schedule.NONE,
@@ -38,7 +39,10 @@ POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """One rank's ties to its group. `ending` is None for a group of one instance, `arrival` for one of one rank."""
+    """One rank's ties to its group.
+
+    `ending` is None for a group of one instance, `arrival` and `transport` are for one of one rank.
+    """
 
     topology: Topology
     all_to_all: AllToAll
@@ -46,6 +50,12 @@ class RankGroup:
     gate: StepGate
     ending: "GroupEnding | None" = None
     arrival: "GroupArrival | None" = None
+    transport: GlooTransport | None = None
+
+    def close(self) -> None:
+        """The last step is done here, but others may not yet have fetched what this rank sent in it."""
+        if self.transport is not None:
+            self.transport.close(_FETCHED_WITHIN_S)
 
 
 def join_group(
@@ -83,9 +93,10 @@ def join_group(
         topology,
         exchange(transport, placement),
         tensor_group(topology, transport),
-        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP), peers),
+        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP), peers, alone=topology.instances == 1),
         GroupEnding(store, topology.instances) if topology.instances > 1 else None,
         arrival,
+        transport,
     )
 
 

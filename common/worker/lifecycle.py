@@ -1,12 +1,12 @@
 """From a built instance to its orderly end: serve, announce, watch, drain, close."""
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import grpc
 
+from common.config.address import host_port
 from common.engine.loop import EngineLoop
 from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
 from common.rpc.server import Health, Probe, build_server, start_server
@@ -14,12 +14,14 @@ from common.telemetry.exporter import Probes
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
 from common.worker.rank_main import RankContext
+from common.worker.stop_signal import stop_signal, unless_stopped
 
 log = get_log(__name__)
 
 _WATCH_INTERVAL_S = 0.25
 _STREAM_GRACE_S = 2.0
 _DRAIN_POLL_S = 0.02
+_LAST_STEP_S = 10.0
 _LEAVE_GRACE_S = 2.0
 
 
@@ -35,8 +37,8 @@ class Instance(Protocol):
 class Announcer(Protocol):
     """Tells the cluster about this instance: membership, load, prefix index."""
 
-    async def start(self, address: str) -> None:
-        """Register; from here on work may come."""
+    async def start(self, address: str, stop: asyncio.Event) -> None:
+        """Register; from here on work may come. Gives up when `stop` is set."""
         ...
 
     async def drain(self) -> None:
@@ -72,38 +74,41 @@ async def serve_instance(
     close: Callable[[], Awaitable[None]],
     ending: GroupEnding | None,
     health: Health,
+    warm_up: Callable[[], Coroutine[None, None, None]] | None = None,
     beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
-    """Run until SIGTERM and then drain, or until the engine dies.
+    """Run until SIGTERM and then drain, until the next SIGTERM at the longest, or until the engine dies.
 
-    `beside` runs from the registration to the end.
+    `warm_up` runs on the started engine before the registration, `beside` from there to the end.
 
     Draining: readiness goes, new work is refused, work and leases that are here end or run out their time, then the
     engine, streams and clients are closed in this order.
 
     Raises:
         InternalError: the engine died; everything it held has failed.
+        Cancelled: asked to end before it was ready.
     """
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    stop, loop = stop_signal(), asyncio.get_running_loop()
     server = build_server()
     add_servicer(server)
-    port = await start_server(server, f"{context.worker.host}:{context.port}", health, services)
+    port = await start_server(server, host_port(context.worker.host, context.port), health, services)
     engine.start()
     tasks: list[asyncio.Task[None]] = []
+    drained = False
     try:
-        await announcer.start(f"{context.worker.host}:{port}")
+        if warm_up is not None:
+            await unless_stopped(stop.asked, "the engine's warm-up", warm_up())
+        await announcer.start(host_port(context.worker.host, port), stop.asked)
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
-        await _watch(context, engine, announcer, tasks, health, ended, ending)
+        await _watch(context, engine, announcer, tasks, health, stop.asked, ending)
         if engine.error is None:
-            await _drain(context, engine, instance, announcer, health, ending)
+            drained = await _drain(context, engine, instance, announcer, health, stop.at_once, ending)
     finally:
         await health.set(Probe.READINESS, serving=False)
-        await asyncio.to_thread(engine.stop, 0.0)
+        # After the last work the group still takes a step, in which all learn that nobody has any.
+        await asyncio.to_thread(engine.stop, _LAST_STEP_S if drained else 0.0)
         await _leave(ending)
         for task in tasks:
             task.cancel()
@@ -122,12 +127,12 @@ async def _watch(
     announcer: Announcer,
     beside: Sequence[asyncio.Task[None]],
     health: Health,
-    ended: asyncio.Event,
+    stop: asyncio.Event,
     ending: GroupEnding | None,
 ) -> None:
     """Liveness is recent progress of the engine; returns when it is time to drain, or with the engine."""
     stalled = False
-    while not ended.is_set() and engine.error is None and not (ending is not None and ending.begun()):
+    while not stop.is_set() and engine.error is None and not (ending is not None and ending.begun()):
         if announcer.error is not None:
             raise WorkerLost(f"no place in the cluster: {announcer.error}") from announcer.error
         for task in beside:
@@ -140,7 +145,7 @@ async def _watch(
             await health.set(Probe.LIVENESS, serving=not stalled)
             await health.set(Probe.READINESS, serving=not stalled)
         try:
-            await asyncio.wait_for(ended.wait(), _WATCH_INTERVAL_S)
+            await asyncio.wait_for(stop.wait(), _WATCH_INTERVAL_S)
         except TimeoutError:
             continue
 
@@ -151,8 +156,10 @@ async def _drain(
     instance: Instance,
     announcer: Announcer,
     health: Health,
+    at_once: asyncio.Event,
     ending: GroupEnding | None,
-) -> None:
+) -> bool:
+    """Whether this instance, and every other of its group, has finished all that was there."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + context.worker.drain_timeout_s
     log.info("draining", timeout_s=context.worker.drain_timeout_s)
@@ -166,14 +173,16 @@ async def _drain(
         log.warning("drain was not announced", why=error)
 
     async def wait_while(waiting: Callable[[], bool]) -> None:
-        while waiting() and engine.error is None and loop.time() < deadline_s:  # noqa: ASYNC110
+        while waiting() and engine.error is None and loop.time() < deadline_s and not at_once.is_set():  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_S)
 
     await wait_while(lambda: instance.busy)
     if ending is not None:
         ending.finish()
         await wait_while(lambda: not ending.finished())
-    log.info("drain timed out" if loop.time() >= deadline_s else "drained")
+    drained = loop.time() < deadline_s and not at_once.is_set()
+    log.info("drained" if drained else "drain cut short" if at_once.is_set() else "drain timed out")
+    return drained
 
 
 async def _leave(ending: GroupEnding | None) -> None:

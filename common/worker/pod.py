@@ -29,12 +29,12 @@ class RankCommand:
 def run_pod(commands: Sequence[RankCommand], drain_timeout_s: float) -> int:
     """Run the ranks until they end; returns the pod's exit code.
 
-    SIGTERM and SIGINT drain: they are passed on as SIGTERM, and ranks that have not ended `drain_timeout_s` later are
-    killed. Must be called from the main thread.
+    SIGTERM and SIGINT drain: each is passed on as SIGTERM, so that the second cuts the drain short, and ranks that have
+    not ended `drain_timeout_s` after the first are killed. Must be called from the main thread.
     """
-    asked_to_end = threading.Event()
+    asked_to_end = _Asked()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: asked_to_end.set())
+        signal.signal(number, lambda _number, _frame: asked_to_end.again())
     ranks = {c.name: _start(c) for c in commands}
     log.info("ranks started", ranks=len(ranks))
     try:
@@ -43,12 +43,27 @@ def run_pod(commands: Sequence[RankCommand], drain_timeout_s: float) -> int:
         _kill(list(ranks.values()))
 
 
-def _supervise(ranks: dict[str, subprocess.Popen[bytes]], asked_to_end: threading.Event, drain_timeout_s: float) -> int:
+class _Asked:
+    """How often somebody asked for the end."""
+
+    def __init__(self) -> None:
+        self.first = threading.Event()
+        self.times = 0
+
+    def again(self) -> None:
+        self.times += 1
+        self.first.set()
+
+
+def _supervise(ranks: dict[str, subprocess.Popen[bytes]], asked_to_end: _Asked, drain_timeout_s: float) -> int:
     deadline_s: float | None = None
+    passed_on = 0
     while True:
-        if asked_to_end.is_set() and deadline_s is None:
-            log.info("draining", ranks=len(ranks), timeout_s=drain_timeout_s)
-            deadline_s = time.monotonic() + drain_timeout_s
+        if asked_to_end.times > passed_on:
+            passed_on = asked_to_end.times
+            if deadline_s is None:
+                log.info("draining", ranks=len(ranks), timeout_s=drain_timeout_s)
+                deadline_s = time.monotonic() + drain_timeout_s
             for process in ranks.values():
                 process.send_signal(signal.SIGTERM)
         codes = {name: process.poll() for name, process in ranks.items()}
@@ -63,7 +78,7 @@ def _supervise(ranks: dict[str, subprocess.Popen[bytes]], asked_to_end: threadin
             log.error("drain timed out", live=sum(code is None for code in codes.values()))
             return 1
         if deadline_s is None:
-            asked_to_end.wait(0.1)
+            asked_to_end.first.wait(0.1)
         else:
             time.sleep(0.05)
 

@@ -14,9 +14,8 @@ from common.clock import Clock, MonotonicClock
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.load import load_cluster
 from common.config.place import RankPlace, Role, parallel_of, rank
-from common.errors import ConfigError, TandemError
+from common.errors import Cancelled, ConfigError, DependencyUnavailable, TandemError
 from common.kv.incarnation import draw_incarnation
-from common.parallel.waits import run
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.arguments import WorkerArguments, parse_arguments
 from common.worker.rank_parts import RankParts, build_rank
@@ -26,6 +25,7 @@ log = get_log(__name__)
 
 _POLL_S = 0.005
 _POLL_WITH_FOLLOWERS_S = 0.02
+_REST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,15 @@ def rank_main(role: Role, argv: Sequence[str], serve: Serve) -> int:
         if context.place.leads:
             asyncio.run(serve(context, parts))
         else:
-            _follow(parts)
+            for number in (signal.SIGTERM, signal.SIGINT):  # a drain is the leader's to begin
+                signal.signal(number, signal.SIG_IGN)
+            parts.follow()
     except ConfigError as error:
         log.error("cannot serve", why=error)
         return 2
+    except (Cancelled, DependencyUnavailable) as error:  # nothing of ours is at fault: one line
+        log.error("ended", why=error)
+        return 1
     except TandemError as error:
         log.error("ended", error=error)
         return 1
@@ -96,17 +101,14 @@ def _context(role: Role, arguments: WorkerArguments) -> RankContext:
     return RankContext(config, worker, place, arguments, draw_incarnation(), MonotonicClock())
 
 
-def _follow(parts: RankParts) -> None:
-    """Take the leader's plans until it ends; a drain is the leader's to begin."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    while run(parts.runner.follow()):
-        pass
-
-
 def poll_s(context: RankContext) -> float:
     """How often an idle engine looks around. With followers every look is a message to each, so fewer."""
     return _POLL_S if context.place.parallel.tp == 1 else _POLL_WITH_FOLLOWERS_S
+
+
+def rest_s(context: RankContext) -> float:
+    """How often an engine without work shows that it lives; well within what counts as silence."""
+    return min(_REST_S, context.worker.group_silence_s / 8)
 
 
 def end_process(code: int) -> NoReturn:

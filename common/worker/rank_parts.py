@@ -6,12 +6,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from common.clock import Clock
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import RankPlace
+from common.config.tokenizer_file import read_tokenizer
 from common.engine.latent_pool import LatentPool
+from common.engine.loop import follow
 from common.engine.runner import Runner
 from common.engine.sampler import Sampler
 from common.kv.hashing import HASH_CONTRACT, root_hash
@@ -36,9 +37,15 @@ class RankParts:
     compatibility: Compatibility
     root: Callable[[str], bytes]  # tenant -> parent hash of its first blocks
 
-    def release_followers(self) -> None:
-        """Let the instance's other ranks go; for the leader's engine thread, at its end."""
+    def leave_group(self) -> None:
+        """Let the instance's other ranks go and leave; for the leader's engine thread, at its end."""
         run(self.runner.release_followers())
+        self.group.close()
+
+    def follow(self) -> None:
+        """Take the leader's plans until it ends."""
+        follow(self.runner)
+        self.group.close()
 
 
 def build_rank(
@@ -105,7 +112,7 @@ def undrawable_ids(path: Path, vocab_size: int) -> torch.Tensor | None:
     file = path / "tokenizer.json"
     if not file.exists():
         return None
-    known = torch.tensor(sorted(Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True).values()))
+    known = torch.tensor(sorted(read_tokenizer(file).get_vocab(with_added_tokens=True).values()))
     undrawable = torch.ones(vocab_size, dtype=torch.bool)
     undrawable[known[known < vocab_size]] = False
     return undrawable if bool(undrawable.any()) else None

@@ -4,6 +4,10 @@ What cannot work is refused before anything is installed; each message names the
 
 {{- define "tandem.check" -}}
 {{- $v := .Values -}}
+{{- $name := include "tandem.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "name %s: services need letters, digits and -, a letter first; set fullnameOverride" $name) -}}
+{{- end -}}
 {{- if not (or $v.prefill.enabled $v.decode.enabled) -}}
 {{- fail "prefill.enabled = false and decode.enabled = false: nothing would serve" -}}
 {{- end -}}
@@ -12,12 +16,18 @@ What cannot work is refused before anything is installed; each message names the
 {{- if $pool.enabled -}}
 {{- include "tandem.checkShape" (dict "root" $ "role" $role "pool" $pool) -}}
 {{- include "tandem.checkLayout" (dict "root" $ "role" $role "pool" $pool) -}}
+{{- include "tandem.checkPod" (dict "root" $ "role" $role "pool" $pool) -}}
 {{- if eq $v.model.device "cuda" -}}
 {{- include "tandem.checkMemory" (dict "root" $ "role" $role "pool" $pool) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- include "tandem.checkModel" $ -}}
+{{- include "tandem.checkRdma" $ -}}
+{{- include "tandem.checkScheduler" $ -}}
+{{- if $v.autoscaler.enabled -}}
+{{- include "tandem.checkAutoscaler" $ -}}
+{{- end -}}
 {{- include "tandem.checkDependencies" $ -}}
 {{- end -}}
 
@@ -47,6 +57,9 @@ What cannot work is refused before anything is installed; each message names the
 {{- $scale := $p.autoscale -}}
 {{- if and .root.Values.autoscaler.enabled (or (gt (int $scale.minGroups) (int $p.groups)) (lt (int $scale.maxGroups) (int $p.groups))) -}}
 {{- fail (printf "%s.groups = %d: must lie from autoscale.minGroups = %d to autoscale.maxGroups = %d" $r (int $p.groups) (int $scale.minGroups) (int $scale.maxGroups)) -}}
+{{- end -}}
+{{- if and (eq (int $p.rollout.maxUnavailable) 0) (eq (int $p.rollout.maxSurge) 0) -}}
+{{- fail (printf "%s.rollout: maxUnavailable = 0 and maxSurge = 0: no group could be replaced" $r) -}}
 {{- end -}}
 {{- if and $p.exclusiveTopology (ne .root.Values.groupController "LeaderWorkerSet") -}}
 {{- fail (printf "%s.exclusiveTopology = %s: only groupController = LeaderWorkerSet has it, not %s" $r $p.exclusiveTopology .root.Values.groupController) -}}
@@ -98,6 +111,26 @@ What cannot work is refused before anything is installed; each message names the
 {{- if and (eq $v.jitCache.kind "pvc") (not $v.jitCache.claimName) -}}
 {{- fail "jitCache.claimName is empty: jitCache.kind = pvc needs an existing claim" -}}
 {{- end -}}
+{{- $mode := $store.accessMode -}}
+{{- if and (eq $store.kind "pvc") (not $store.claimName) -}}
+{{- if and (hasPrefix "ReadWriteOnce" $mode) (eq $v.model.device "cuda") -}}
+{{- fail (printf "model.store.accessMode = %s: scheduler, prefill and decode run on several nodes, take ReadWriteMany, or a claim of your own" $mode) -}}
+{{- end -}}
+{{- if eq $mode "ReadOnlyMany" -}}
+{{- fail "model.store.accessMode = ReadOnlyMany: the claim that the chart makes starts empty, take ReadWriteMany, or name a filled one" -}}
+{{- end -}}
+{{- end -}}
+{{- $directory := $store.directory -}}
+{{- if ne (hasPrefix "/" $directory) (eq $store.kind "image") -}}
+{{- fail (printf "model.store.directory = %s: model.store.kind = %s takes one that is %s" $directory $store.kind (ternary "absolute" "relative to the store" (eq $store.kind "image"))) -}}
+{{- end -}}
+{{- if has ".." (splitList "/" $directory) -}}
+{{- fail (printf "model.store.directory = %s: must lie below the store" $directory) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tandem.checkRdma" -}}
+{{- $v := .Values -}}
 {{- if and $v.rdma.enabled (eq $v.model.device "cpu") -}}
 {{- fail "rdma.enabled = true: model.device = cpu reads over shared memory and TCP" -}}
 {{- end -}}
@@ -117,8 +150,37 @@ What cannot work is refused before anything is installed; each message names the
 {{- fail (printf "%s.external.urlSecret.name is empty: %s.mode = external needs the secret that holds the URL" $name $name) -}}
 {{- end -}}
 {{- end -}}
+{{- $late := ceil (max $v.redis.startTimeoutSeconds $v.nats.startTimeoutSeconds) -}}
+{{- if and $v.doctor.hook (lt (int $v.doctor.timeoutSeconds) (add $late 60 | int)) -}}
+{{- fail (printf "doctor.timeoutSeconds = %d: at least 60 more than redis.startTimeoutSeconds and nats.startTimeoutSeconds, %d" (int $v.doctor.timeoutSeconds) (add $late 60 | int)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tandem.checkAutoscaler" -}}
+{{- $a := .Values.autoscaler.settings -}}
+{{- $lease := default 15 $a.lease_duration_s -}}
+{{- $least := addf (default 5 $a.lease_renew_s) (default 5 $a.api_timeout_s) -}}
+{{- if le (float64 $lease) $least -}}
+{{- fail (printf "autoscaler.settings.lease_duration_s = %v: must be over lease_renew_s + api_timeout_s = %v" $lease $least) -}}
+{{- end -}}
+{{- $hold := default 30 $a.hold_s -}}
+{{- $interval := default 5 $a.interval_s -}}
+{{- if lt (float64 $hold) (mulf 2 $interval) -}}
+{{- fail (printf "autoscaler.settings.hold_s = %v: at least twice interval_s = %v" $hold $interval) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tandem.checkScheduler" -}}
+{{- $v := .Values -}}
+{{- $s := $v.scheduler -}}
+{{- include "tandem.checkPorts" (dict "part" "scheduler" "ranges" (list (list "grpc" $s.ports.grpc 1) (list "http" $s.ports.http 1) (list "metrics" $s.ports.metrics 1))) -}}
+{{- include "tandem.checkEnvironment" (dict "root" . "part" "scheduler" "entries" $s.extraEnv "taken" list) -}}
+{{- include "tandem.checkResources" (dict "part" "scheduler" "resources" $s.resources) -}}
 {{- $hpa := $v.scheduler.autoscaling -}}
 {{- if and $hpa.enabled (gt (int $hpa.minReplicas) (int $hpa.maxReplicas)) -}}
 {{- fail (printf "scheduler.autoscaling.minReplicas = %d: at most maxReplicas = %d" (int $hpa.minReplicas) (int $hpa.maxReplicas)) -}}
+{{- end -}}
+{{- if and $hpa.enabled (not (dig "requests" "cpu" "" $s.resources)) -}}
+{{- fail "scheduler.resources.requests.cpu is not set: scheduler.autoscaling measures use against it" -}}
 {{- end -}}
 {{- end -}}

@@ -17,7 +17,7 @@
       "metrics_port" (int $v.scheduler.ports.metrics)
       "drain_timeout_s" (int $v.scheduler.lifecycle.drainSeconds) -}}
 {{- $config := dict
-      "cluster" $v.cluster
+      "cluster" (include "tandem.cluster" .)
       "model" (dict "path" (include "tandem.modelPath" .) "name" $v.model.name "dtype" $v.layout.dtype "device" $v.model.device)
       "block_tokens" (int $v.layout.blockTokens)
       "context_tokens" (int $v.contextTokens)
@@ -36,8 +36,11 @@
 {{- define "tandem.poolConfig" -}}
 {{- $v := .root.Values -}}
 {{- $p := index $v .role -}}
-{{- /* A group added by the autoscaler must be one that the file knows. */ -}}
-{{- $groups := ternary (max $p.groups $p.autoscale.maxGroups) (int $p.groups) $v.autoscaler.enabled -}}
+{{- /* A group added by the autoscaler or beside others during an upgrade must be one that the file knows. */ -}}
+{{- $groups := include "tandem.mostGroups" (dict "root" .root "pool" $p) | int -}}
+{{- if eq $v.groupController "LeaderWorkerSet" -}}
+{{- $groups = add $groups $p.rollout.maxSurge -}}
+{{- end -}}
 {{- $worker := dict
       "host" "${POD_IP}"
       "first_port" (int $p.ports.grpc)

@@ -9,11 +9,11 @@
 {{- if eq $part.mode "external" }}
 - name: TANDEM_{{ $upper }}_URL
   valueFrom:
-    secretKeyRef: { name: {{ $part.external.urlSecret.name }}, key: {{ $part.external.urlSecret.key }} }
+    secretKeyRef: { name: {{ $part.external.urlSecret.name | quote }}, key: {{ $part.external.urlSecret.key | quote }} }
 {{- else }}
 - name: {{ $upper }}_PASSWORD
   valueFrom:
-    secretKeyRef: { name: {{ include "tandem.passwordSecret" (dict "root" $ "name" $name) }}, key: {{ $part.passwordSecret.key }} }
+    secretKeyRef: { name: {{ include "tandem.passwordSecret" (dict "root" $ "name" $name) | quote }}, key: {{ $part.passwordSecret.key | quote }} }
 - name: TANDEM_{{ $upper }}_URL
   value: {{ include "tandem.bundledUrl" (dict "root" $ "name" $name) }}
 {{- end }}
@@ -55,7 +55,7 @@ nats://tandem:$(NATS_PASSWORD)@{{ $host }}:{{ $port }}
 - name: NVSHMEM_HCA_LIST
   value: {{ join "," . | quote }}
 - name: UCX_NET_DEVICES
-  value: {{ range $i, $hca := . }}{{ if $i }},{{ end }}{{ $hca }}:1{{ end }}
+  value: "{{ range $i, $hca := . }}{{ if $i }},{{ end }}{{ $hca }}:1{{ end }}"
 {{- end }}
 {{- if ne (toString $r.gidIndex) "" }}
 {{- range $name := list "NCCL_IB_GID_INDEX" "NVSHMEM_IB_GID_INDEX" "UCX_IB_GID_INDEX" }}
@@ -72,22 +72,29 @@ nats://tandem:$(NATS_PASSWORD)@{{ $host }}:{{ $port }}
 {{- with $r.interface }}
 {{- range $name := list "NCCL_SOCKET_IFNAME" "GLOO_SOCKET_IFNAME" "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME" }}
 - name: {{ $name }}
-  value: {{ $r.interface }}
+  value: {{ $r.interface | quote }}
 {{- end }}
 {{- end }}
 {{- range $name, $value := $r.env }}
 - name: {{ $name }}
-  value: {{ $value | quote }}
+  value: {{ include "tandem.plain" $value | quote }}
 {{- end }}
 {{- end }}
 {{- end -}}
 
+{{/* A number as it was written: one out of a file is a float, which 1e+06 is the text of. */}}
+{{- define "tandem.plain" -}}
+{{- if kindIs "float64" . }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}
+
 {{- define "tandem.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- with int .Values.runAsUser }}
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
 fsGroupChangePolicy: OnRootMismatch
+{{- end }}
 seccompProfile: { type: RuntimeDefault }
 {{- end -}}
 
@@ -119,8 +126,8 @@ capabilities: { drop: [ALL], add: [IPC_LOCK] }
 {{- if .Values.tls.caSecret.name }}
 - name: ca
   secret:
-    secretName: {{ .Values.tls.caSecret.name }}
-    items: [{ key: {{ .Values.tls.caSecret.key }}, path: ca.crt }]
+    secretName: {{ .Values.tls.caSecret.name | quote }}
+    items: [{ key: {{ .Values.tls.caSecret.key | quote }}, path: ca.crt }]
 {{- end }}
 {{- end -}}
 
@@ -137,9 +144,9 @@ capabilities: { drop: [ALL], add: [IPC_LOCK] }
 {{- if ne $store.kind "image" }}
 - name: model
 {{- if eq $store.kind "pvc" }}
-  persistentVolumeClaim: { claimName: {{ default (printf "%s-model" (include "tandem.fullname" .)) $store.claimName }} }
+  persistentVolumeClaim: { claimName: {{ default (printf "%s-model" (include "tandem.fullname" .)) $store.claimName | quote }} }
 {{- else if eq $store.kind "hostPath" }}
-  hostPath: { path: {{ $store.hostPath }}, type: {{ ternary "DirectoryOrCreate" "Directory" .Values.model.download.enabled }} }
+  hostPath: { path: {{ $store.hostPath | quote }}, type: Directory }
 {{- else }}
   emptyDir: {}
 {{- end }}
@@ -147,8 +154,8 @@ capabilities: { drop: [ALL], add: [IPC_LOCK] }
 {{- if and .Values.model.download.enabled .Values.model.download.caSecret.name }}
 - name: download-ca
   secret:
-    secretName: {{ .Values.model.download.caSecret.name }}
-    items: [{ key: {{ .Values.model.download.caSecret.key }}, path: ca.crt }]
+    secretName: {{ .Values.model.download.caSecret.name | quote }}
+    items: [{ key: {{ .Values.model.download.caSecret.key | quote }}, path: ca.crt }]
 {{- end }}
 {{- end -}}
 
@@ -173,19 +180,22 @@ capabilities: { drop: [ALL], add: [IPC_LOCK] }
     - {{ $d.sums | quote }}
     - --into
     - {{ include "tandem.modelPath" .root }}
-{{- if .only }}
+{{- range .only }}
     - --only
-    - {{ .only | quote }}
+    - {{ . | quote }}
 {{- end }}
   env:
     - { name: HOME, value: /tmp }
 {{- if $d.tokenSecret.name }}
     - name: TANDEM_FETCH_TOKEN
       valueFrom:
-        secretKeyRef: { name: {{ $d.tokenSecret.name }}, key: {{ $d.tokenSecret.key }} }
+        secretKeyRef: { name: {{ $d.tokenSecret.name | quote }}, key: {{ $d.tokenSecret.key | quote }} }
 {{- end }}
 {{- if $d.caSecret.name }}
     - { name: SSL_CERT_FILE, value: /etc/tandem-download-ca/ca.crt }
+{{- end }}
+{{- with $d.extraEnv }}
+    {{- toYaml . | nindent 4 }}
 {{- end }}
   securityContext: {{- include "tandem.restricted" .root | nindent 4 }}
   resources:

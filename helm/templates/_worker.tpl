@@ -3,6 +3,12 @@ Prefill and decode differ in names and numbers alone, so one definition makes bo
 Arguments: root, role, pool; group and leader of a StatefulSet's pod.
 */}}
 
+{{/* How often a startup probe may fail: the time to start, and that in which Redis and NATS may come up late. */}}
+{{- define "tandem.startProbes" -}}
+{{- $seconds := add .seconds (ceil .root.Values.redis.startTimeoutSeconds) (ceil .root.Values.nats.startTimeoutSeconds) 30 -}}
+{{- div (add $seconds (sub .period 1)) .period -}}
+{{- end -}}
+
 {{/* Grace is what ending can take: out of the endpoints, drain, read leases, and 10 s to close. */}}
 {{- define "tandem.grace" -}}
 {{- add .preStopSeconds .drainSeconds (default 0 .leaseSeconds) 10 -}}
@@ -71,7 +77,7 @@ limits: {{- merge (deepCopy $devices) .pool.resources.limits | toYaml | nindent 
 {{- $leader := default "$(LWS_LEADER_ADDRESS)" .leader -}}
 metadata:
   labels:
-    {{- include "tandem.labels" (dict "root" $root "component" .role) | nindent 4 }}
+    {{- include "tandem.podLabels" (dict "root" $root "component" .role) | nindent 4 }}
     {{- if ne (toString (default "" .group)) "" }}
     tandem/group: {{ .group | quote }}
     {{- end }}
@@ -79,7 +85,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    tandem/config: {{ include "tandem.configDigest" $root }}
+    tandem/config: {{ include "tandem.configDigest" (dict "root" $root "role" .role) }}
     {{- if and $v.rdma.enabled $v.rdma.networks }}
     k8s.v1.cni.cncf.io/networks: {{ $v.rdma.networks | quote }}
     {{- end }}
@@ -93,9 +99,15 @@ spec:
   terminationGracePeriodSeconds: {{ include "tandem.grace" $p.lifecycle }}
   {{- include "tandem.pullSecrets" $root | nindent 2 }}
   {{- if and $p.gpu.runtimeClassName (eq $v.model.device "cuda") }}
-  runtimeClassName: {{ $p.gpu.runtimeClassName }}
+  runtimeClassName: {{ $p.gpu.runtimeClassName | quote }}
   {{- end }}
   securityContext: {{- include "tandem.podSecurity" $root | nindent 4 }}
+  {{- with $p.priorityClassName }}
+  priorityClassName: {{ . | quote }}
+  {{- end }}
+  {{- with $p.schedulerName }}
+  schedulerName: {{ . | quote }}
+  {{- end }}
   {{- with $p.nodeSelector }}
   nodeSelector: {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -116,7 +128,7 @@ spec:
       preferredDuringSchedulingIgnoredDuringExecution:
         - weight: 100
           podAffinityTerm:
-            topologyKey: {{ $p.topologyKey }}
+            topologyKey: {{ $p.topologyKey | quote }}
             labelSelector:
               matchLabels:
                 {{- include "tandem.selector" (dict "root" $root "component" .role) | nindent 16 }}
@@ -130,7 +142,7 @@ spec:
       image: {{ include "tandem.image" (dict "root" $root "kind" $kind) }}
       imagePullPolicy: {{ (index $v.images $kind).pullPolicy }}
       command: [tandem, doctor]
-      args: [--config, /etc/tandem/tandem.yaml, --role, {{ .role }}]
+      args: [--config, /etc/tandem/tandem.yaml, --role, {{ .role }}, --wait]
       env: {{- include "tandem.workerEnvironment" . | nindent 8 }}
       securityContext: {{- include "tandem.workerSecurity" $root | nindent 8 }}
       resources: {{- include "tandem.workerResources" . | nindent 8 }}
@@ -151,6 +163,10 @@ spec:
         - $(NODE)
         - --rendezvous
         - {{ printf "%s:%d" $leader (int $p.ports.rendezvous) }}
+        - --health-port
+        - {{ int $p.ports.health | quote }}
+        - --clear-shared-memory
+        - /dev/shm
         - --log-format
         - json
       env:
@@ -162,19 +178,19 @@ spec:
         - { name: metrics-{{ $i }}, containerPort: {{ add $p.ports.metrics $i }} }
         {{- end }}
         - { name: rendezvous, containerPort: {{ int $p.ports.rendezvous }} }
-      # One rank that ends takes the pod with it, so the first instance speaks for all.
+        - { name: health, containerPort: {{ int $p.ports.health }} }
       startupProbe:
-        httpGet: { path: /healthz, port: metrics-0 }
+        httpGet: { path: /healthz, port: health }
         periodSeconds: 10
         timeoutSeconds: 5
-        failureThreshold: {{ add (div $p.lifecycle.loadSeconds 10) 6 }}
+        failureThreshold: {{ include "tandem.startProbes" (dict "root" $root "seconds" $p.lifecycle.loadSeconds "period" 10) }}
       livenessProbe:
-        httpGet: { path: /healthz, port: metrics-0 }
+        httpGet: { path: /healthz, port: health }
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 3
       readinessProbe:
-        httpGet: { path: /readyz, port: metrics-0 }
+        httpGet: { path: /readyz, port: health }
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 1
@@ -188,19 +204,19 @@ spec:
     {{- include "tandem.baseVolumes" $root | nindent 4 }}
     {{- include "tandem.modelVolume" $root | nindent 4 }}
     - name: shm
-      emptyDir: { medium: Memory, sizeLimit: {{ $p.shm }} }
+      emptyDir: { medium: Memory, sizeLimit: {{ $p.shm | quote }} }
     - name: jit-cache
       {{- if eq $v.jitCache.kind "hostPath" }}
-      hostPath: { path: {{ $v.jitCache.hostPath }}, type: Directory }
+      hostPath: { path: {{ $v.jitCache.hostPath | quote }}, type: Directory }
       {{- else if eq $v.jitCache.kind "pvc" }}
-      persistentVolumeClaim: { claimName: {{ $v.jitCache.claimName }} }
+      persistentVolumeClaim: { claimName: {{ $v.jitCache.claimName | quote }} }
       {{- else }}
       emptyDir: {}
       {{- end }}
 {{- end -}}
 
-{{/* What the autoscaler has decided outlives an upgrade. */}}
-{{- define "tandem.replicas" -}}
+{{/* What the autoscaler has decided outlives an upgrade, within the bounds that are its own from now on. */}}
+{{- define "tandem.liveReplicas" -}}
 {{- $live := dict -}}
 {{- if .root.Values.autoscaler.enabled -}}
 {{- $live = lookup .apiVersion .kind .root.Release.Namespace .name -}}
@@ -208,7 +224,23 @@ spec:
 {{- if $live }}{{ int $live.spec.replicas }}{{ else }}{{ int .count }}{{ end -}}
 {{- end -}}
 
-{{/* A pool as one LeaderWorkerSet, or as one StatefulSet a group with a service by which its pods find each other. */}}
+{{- define "tandem.replicas" -}}
+{{- $replicas := include "tandem.liveReplicas" . | int -}}
+{{- if .root.Values.autoscaler.enabled -}}
+{{- max (int .pool.autoscale.minGroups) (min (int .pool.autoscale.maxGroups) $replicas) -}}
+{{- else -}}
+{{- $replicas -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tandem.mostGroups" -}}
+{{- ternary (max (int .pool.groups) (int .pool.autoscale.maxGroups)) (int .pool.groups) .root.Values.autoscaler.enabled -}}
+{{- end -}}
+
+{{/*
+A pool as one LeaderWorkerSet, or as one StatefulSet a group with a service by which its pods find each other. Those are
+named as nothing is that a LeaderWorkerSet's controller makes, so that an upgrade may change from one to the other.
+*/}}
 {{- define "tandem.pool" -}}
 {{- $root := .root -}}
 {{- $v := $root.Values -}}
@@ -223,14 +255,14 @@ metadata:
   labels: {{- include "tandem.labels" (dict "root" $root "component" .role) | nindent 4 }}
   {{- with $p.exclusiveTopology }}
   annotations:
-    leaderworkerset.sigs.k8s.io/exclusive-topology: {{ . }}
+    leaderworkerset.sigs.k8s.io/exclusive-topology: {{ . | quote }}
   {{- end }}
 spec:
-  replicas: {{ include "tandem.replicas" (dict "root" $root "apiVersion" "leaderworkerset.x-k8s.io/v1" "kind" "LeaderWorkerSet" "name" $name "count" $p.groups) }}
+  replicas: {{ include "tandem.replicas" (dict "root" $root "apiVersion" "leaderworkerset.x-k8s.io/v1" "kind" "LeaderWorkerSet" "name" $name "count" $p.groups "pool" $p) }}
   startupPolicy: LeaderCreated
   rolloutStrategy:
     type: RollingUpdate
-    rollingUpdateConfiguration: { maxUnavailable: 1, maxSurge: 0 }
+    rollingUpdateConfiguration: { maxUnavailable: {{ int $p.rollout.maxUnavailable }}, maxSurge: {{ int $p.rollout.maxSurge }} }
   leaderWorkerTemplate:
     size: {{ int $p.nodes }}
     restartPolicy: RecreateGroupOnPodRestart
@@ -240,7 +272,7 @@ spec:
 apiVersion: v1
 kind: Service
 metadata:
-  name: {{ $name }}
+  name: {{ $name }}-pods
   labels: {{- include "tandem.labels" (dict "root" $root "component" .role) | nindent 4 }}
 spec:
   clusterIP: None
@@ -248,27 +280,33 @@ spec:
   selector: {{- include "tandem.selector" (dict "root" $root "component" .role) | nindent 4 }}
   ports:
     - { name: rendezvous, port: {{ int $p.ports.rendezvous }} }
-{{- range $group := until (int (ternary (max $p.groups $p.autoscale.maxGroups) (int $p.groups) $v.autoscaler.enabled)) }}
+{{- $groups := include "tandem.mostGroups" (dict "root" $root "pool" $p) | int }}
+{{- range $group := until $groups }}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
 metadata:
-  name: {{ $name }}-{{ $group }}
+  name: {{ $name }}-g{{ $group }}
   labels:
     {{- include "tandem.labels" (dict "root" $root "component" $.role) | nindent 4 }}
     tandem/group: {{ $group | quote }}
   annotations:
     tandem/nodes: {{ int $p.nodes | quote }}
 spec:
-  {{- $count := ternary (int $p.nodes) 0 (lt $group (int $p.groups)) }}
-  replicas: {{ include "tandem.replicas" (dict "root" $root "apiVersion" "apps/v1" "kind" "StatefulSet" "name" (printf "%s-%d" $name $group) "count" $count) }}
-  serviceName: {{ $name }}
+  {{- /* All of a group's pods or none, however many they were before. */}}
+  {{- $count := ternary 1 0 (lt $group (int $p.groups)) }}
+  {{- $runs := include "tandem.liveReplicas" (dict "root" $root "apiVersion" "apps/v1" "kind" "StatefulSet" "name" (printf "%s-g%d" $name $group) "count" $count) | int }}
+  replicas: {{ ternary (int $p.nodes) 0 (gt $runs 0) }}
+  serviceName: {{ $name }}-pods
   podManagementPolicy: Parallel
+  {{- /* Kubernetes would replace pod by pod, each a member of a group whose others still run the old version, and in every
+         set at once. */}}
+  updateStrategy: { type: {{ ternary "RollingUpdate" "OnDelete" (eq (mul $p.nodes $groups | int) 1) }} }
   selector:
     matchLabels:
       {{- include "tandem.selector" (dict "root" $root "component" $.role) | nindent 6 }}
       tandem/group: {{ $group | quote }}
-  {{- $leader := printf "%s-%d-0.%s.%s.svc" $name $group $name $root.Release.Namespace }}
+  {{- $leader := printf "%s-g%d-0.%s-pods.%s.svc" $name $group $name $root.Release.Namespace }}
   template: {{- include "tandem.worker" (dict "root" $root "role" $.role "pool" $p "group" (toString $group) "leader" $leader) | nindent 4 }}
 {{- end }}
 {{- end }}
@@ -282,6 +320,7 @@ metadata:
   labels: {{- include "tandem.labels" (dict "root" $root "component" .role) | nindent 4 }}
 spec:
   maxUnavailable: {{ add (mul (sub $p.pdb.maxUnavailableGroups 1) $p.nodes) 1 }}
+  unhealthyPodEvictionPolicy: AlwaysAllow # who is not ready serves nobody, and must not hold up a node for hours
   selector:
     matchLabels: {{- include "tandem.selector" (dict "root" $root "component" .role) | nindent 6 }}
 {{- end }}

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from common.errors import InternalError, TandemError
 from common.telemetry.event_loop import answers_within
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
+from common.worker.stop_signal import stop_signal
 from services.autoscaler.controller import Controller
 from services.autoscaler.surroundings import open_surroundings
 
@@ -24,11 +24,9 @@ STUCK_AFTER_S = 2.0
 
 async def scale(config: ClusterConfig, namespace: str) -> None:
     """Scale the pools until SIGTERM or SIGINT."""
-    own, registry, stop = config.autoscaler, CollectorRegistry(), asyncio.Event()
+    own, registry, stop = config.autoscaler, CollectorRegistry(), stop_signal().asked
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with open_surroundings(config, namespace, MonotonicClock(), registry) as around:
+    async with open_surroundings(config, namespace, MonotonicClock(), registry, stop) as around:
         controller = Controller(config, around)
         probes = Probes(live=lambda: answers_within(loop, STUCK_AFTER_S), ready=lambda: controller.ready)
         exporter = MetricsExporter(registry, own.host, own.metrics_port, probes)
@@ -62,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         asyncio.run(scale(load_cluster(given.config), given.namespace))
     except TandemError as error:
-        log.error(str(error), error=error.__cause__)
+        # What an operator has to mend is said in one line; a fault of ours shows where it is.
+        log.error(str(error), error=error.__cause__ if isinstance(error, InternalError) else None)
         return 2
     return 0

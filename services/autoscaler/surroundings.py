@@ -1,5 +1,6 @@
 """What the controller looks at and acts through, opened and closed in order."""
 
+import asyncio
 import os
 import secrets
 import socket
@@ -11,8 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from common.bus.connection import Bus, connect_bus
 from common.clock import Clock
+from common.config.address import host_port, without_password
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.errors import ConfigError
+from common.worker.stop_signal import unless_stopped
 from services.autoscaler.kubernetes_api import KubernetesApi, cluster_configuration
 from services.autoscaler.leader import Leadership
 from services.autoscaler.metrics import AutoscalerMetrics, autoscaler_metrics
@@ -35,12 +38,13 @@ class Surroundings:
 
 @asynccontextmanager
 async def open_surroundings(
-    config: ClusterConfig, namespace: str, clock: Clock, registry: CollectorRegistry
+    config: ClusterConfig, namespace: str, clock: Clock, registry: CollectorRegistry, stop: asyncio.Event
 ) -> AsyncIterator[Surroundings]:
     """
     Raises:
         ConfigError: no way to the API server, or the file does not say where NATS is.
         DependencyUnavailable: NATS did not answer within its `start_timeout_s`.
+        Cancelled: `stop` was set while it was waited for.
     """
     own, place = config.autoscaler, config.scheduler
     if config.nats.url == EMBEDDED:
@@ -48,9 +52,13 @@ async def open_surroundings(
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(4)}"
     kind = workloads(own.group_controller)
     api = KubernetesApi(cluster_configuration(), namespace, own.api_timeout_s)
-    bus = await connect_bus(config.nats.url, identity, config.nats.timeout_s, config.nats.start_timeout_s)
+    bus = await unless_stopped(
+        stop,
+        f"NATS at {without_password(config.nats.url)}",
+        connect_bus(config.nats.url, identity, config.nats.timeout_s, config.nats.start_timeout_s),
+    )
     picture = PoolWatch(api, kind, own.selector, clock)
-    schedulers = SchedulerWatch(own.schedulers or (f"{place.host}:{place.port}",), own.api_timeout_s)
+    schedulers = SchedulerWatch(own.schedulers or (host_port(place.host, place.port),), own.api_timeout_s)
     picture.start()
     try:
         yield Surroundings(

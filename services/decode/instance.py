@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent, Failed, Preempted, Reserved, Tokens
@@ -23,6 +23,7 @@ from common.rpc.worker_data import (
     WorkTokens,
 )
 from common.telemetry.logs import get_log
+from common.telemetry.trace import Trace, current_trace, tracing
 from common.telemetry.worker_metrics import WorkerMetrics
 from services.decode.outbox import Outbox
 from services.decode.reads import Reads, Wanted
@@ -39,6 +40,7 @@ class _Admitted:
     outbox: Outbox
     queue_s: float = 0.0
     reading_blocks: int = 0
+    trace: Trace | None = field(default_factory=current_trace)
 
 
 class DecodeInstance:
@@ -127,7 +129,8 @@ class DecodeInstance:
             admitted = self._works.get(event.work_id)
             if admitted is None:
                 continue
-            message = self._message(admitted, event)
+            with tracing(admitted.trace):
+                message = self._message(admitted, event)
             if message is not None:
                 boxes[id(admitted.outbox)] = admitted.outbox
                 messages[id(admitted.outbox)].append(message)
@@ -173,6 +176,7 @@ class DecodeInstance:
                 self._metrics.accepted_tokens.inc(event.accepted)
                 if event.finish_reason is not None:
                     del self._works[event.work_id]
+                    log.info("decoded", work_id=event.work_id, finish=event.finish_reason.value)
                 return WorkTokens(event.work_id, event.tokens, event.finish_reason, event.drafted, event.accepted)
             case Preempted():
                 self._metrics.preemptions.inc()

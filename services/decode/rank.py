@@ -6,6 +6,7 @@ import sys
 import torch
 from prometheus_client import CollectorRegistry
 
+from common.config.cluster import DecodeConfig
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent
 from common.engine.loop import EngineLoop
@@ -23,9 +24,9 @@ from common.worker.describe import describe
 from common.worker.engine_shape import decode_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
-from common.worker.rank_main import RankContext, end_process, poll_s, rank_main
+from common.worker.rank_main import RankContext, end_process, poll_s, rank_main, rest_s
 from common.worker.rank_parts import RankParts
-from services.decode.acquaintance import keep_acquainted
+from services.decode.acquaintance import Acquaintances
 from services.decode.instance import DecodeInstance
 from services.decode.outcomes import Outcomes
 from services.decode.reads import Reads
@@ -42,7 +43,13 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         decode_settings(config), parts.runner, BlockPool(config.decode.blocks), clock, parts.group.gate, root=parts.root
     )
     loop = EngineLoop(
-        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.release_followers
+        engine,
+        channel.put,
+        clock,
+        name=f"{name} engine",
+        poll_s=poll_s(context),
+        rest_s=rest_s(context),
+        at_end=parts.leave_group,
     )
     health = Health()
     probes = probes_of(loop, health, context.worker.stalled_after_s)
@@ -75,7 +82,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         close=close,
         ending=parts.group.ending,
         health=health,
-        beside=[keep_acquainted(lambda: announcer.leases, reads)],
+        beside=[Acquaintances(reads, clock).keep(lambda: announcer.leases)],
     )
 
 
@@ -85,15 +92,19 @@ def _reader(context: RankContext, parts: RankParts, outcomes: Outcomes) -> Trans
     shape = (decode.landing_blocks + 1, *pool.tensor.shape[1:])
     arena = torch.zeros(shape, dtype=pool.tensor.dtype, device=pool.tensor.device)
     mtp_slot_bytes = pool.tensor.shape[3] * pool.tensor.element_size() if parts.model.has_mtp else 0
-    limits = ReaderLimits(slots_per_peer=decode.landing_blocks, draining_slots_per_peer=decode.draining_blocks_limit)
     return TransferReader(
         f"{context.place.instance}@{context.incarnation:x}",
         tensor_region(arena),
         pool.block_bytes,
         HostLanding(arena, pool.tensor, mtp_slot_bytes),
         outcomes,
-        limits,
+        reader_limits(decode),
     )
+
+
+def reader_limits(decode: DecodeConfig) -> ReaderLimits:
+    """However a prefill instance stops, the rest of the arena stays for reads from the others."""
+    return ReaderLimits(slots_per_peer=decode.draining_blocks_limit)
 
 
 if __name__ == "__main__":

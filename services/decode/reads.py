@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,15 @@ class Wanted:
     chain_hashes: tuple[bytes, ...]
 
 
+@dataclass(slots=True)
+class _Line:
+    """The channel to one address, shared by its transfers."""
+
+    channel: grpc.aio.Channel
+    streams: int = 0  # open on it
+    hung_up: bool = False
+
+
 class Reads:
     """All transfers under way. Lives on the event loop; the reader's thread reports through `Outcomes`."""
 
@@ -62,7 +72,7 @@ class Reads:
         self._timeout_s = timeout_s
         self._hello_within_s = min(hello_within_s, timeout_s)
         self._on_unreadable = on_unreadable
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._lines: dict[str, _Line] = {}  # by address
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, asyncio.Future[TransferError | None]] = {}
         self._given: set[str] = set()  # the reader knows of them
@@ -103,12 +113,20 @@ class Reads:
         """Another incarnation has taken the source's name; nothing of this one will be read again."""
         self._reader.part(source.instance, source.incarnation)
 
+    async def hang_up(self, address: str) -> None:
+        """No source is there any more: its channel goes, once the transfers that are open on it have ended."""
+        line = self._lines.pop(address, None)
+        if line is not None:
+            line.hung_up = True
+            if not line.streams:
+                await line.channel.close()
+
     async def close(self) -> None:
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for channel in self._channels.values():
-            await channel.close()
+        for address in list(self._lines):
+            await self.hang_up(address)
 
     async def _read(self, wanted: Wanted) -> None:
         work_id = wanted.work_id
@@ -179,12 +197,20 @@ class Reads:
             deadline_s=time.monotonic() + self._timeout_s,
         )
 
-    def _stream(self, source: TransferSource, work_id: str, first_block: int) -> TransferStream:
-        channel = self._channels.get(source.address)
-        if channel is None:
-            channel = self._channels[source.address] = open_channel(source.address)
+    @asynccontextmanager
+    async def _stream(self, source: TransferSource, work_id: str, first_block: int) -> AsyncIterator[TransferStream]:
+        line = self._lines.get(source.address)
+        if line is None:
+            line = self._lines[source.address] = _Line(open_channel(source.address))
         opening = TransferOpen(work_id, self._instance, source.incarnation, self._compatibility, first_block)
-        return TransferStream(channel, source.address, opening)
+        line.streams += 1
+        try:
+            async with TransferStream(line.channel, source.address, opening) as stream:
+                yield stream
+        finally:
+            line.streams -= 1
+            if line.hung_up and not line.streams:
+                await line.channel.close()
 
 
 def _as_transfer_error(error: BaseException | None) -> TransferError:

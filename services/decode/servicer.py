@@ -7,25 +7,22 @@ import grpc
 
 from common.clock import Clock
 from common.errors import TandemError
-from common.rpc.convert import decode_request_from_wire, description_to_wire, step_to_wire
+from common.rpc.convert import decode_request_from_wire, step_to_wire
 from common.rpc.errors import abort
+from common.rpc.trace_metadata import enter_named_trace
 from common.rpc.worker_data import InstanceDescription
+from common.rpc.worker_servicer import WorkerServicer
 from protos import engine_pb2, engine_pb2_grpc
 from services.decode.instance import DecodeInstance
 
 SERVICE = "tandem.v1.Decode"
 
 
-class DecodeServicer(engine_pb2_grpc.DecodeServicer):
+class DecodeServicer(WorkerServicer, engine_pb2_grpc.DecodeServicer):
     def __init__(self, instance: DecodeInstance, description: InstanceDescription, clock: Clock) -> None:
+        super().__init__(description, instance.cancel)
         self._instance = instance
-        self._description = description
         self._clock = clock
-
-    async def Describe(  # noqa: N802
-        self, request: engine_pb2.DescribeRequest, context: grpc.aio.ServicerContext
-    ) -> engine_pb2.InstanceDescription:
-        return description_to_wire(self._description)
 
     async def Steps(  # noqa: N802
         self, request: engine_pb2.StepsRequest, context: grpc.aio.ServicerContext
@@ -40,19 +37,12 @@ class DecodeServicer(engine_pb2_grpc.DecodeServicer):
     async def Admit(  # noqa: N802
         self, request: engine_pb2.DecodeRequest, context: grpc.aio.ServicerContext
     ) -> engine_pb2.DecodeAdmission:
+        enter_named_trace(context)
         try:
             ahead = await self._instance.admit(decode_request_from_wire(request, self._clock.now_s()))
         except TandemError as error:
             await abort(context, error)
         return engine_pb2.DecodeAdmission(queued_ahead=ahead)
-
-    async def Cancel(  # noqa: N802
-        self, request: engine_pb2.CancelWork, context: grpc.aio.ServicerContext
-    ) -> engine_pb2.CancelWorkReply:
-        try:
-            return engine_pb2.CancelWorkReply(found=await self._instance.cancel(request.work_id))
-        except TandemError as error:
-            await abort(context, error)
 
 
 def register(servicer: DecodeServicer, server: grpc.aio.Server) -> None:

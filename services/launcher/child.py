@@ -68,19 +68,24 @@ class Child:
         if self.running():
             self._process.send_signal(number)
 
+    def ended_by(self, deadline_s: float) -> bool:
+        """Wait until `deadline_s` on the monotonic clock for its end; whether it came."""
+        try:
+            self._process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def end(self, deadline_s: float) -> bool:
         """Wait until `deadline_s` on the monotonic clock for a process that was told to end, then kill its group.
 
         Returns:
             Whether it ended by itself.
         """
-        try:
-            self._process.wait(max(0.0, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        ended = self.ended_by(deadline_s)
+        if not ended:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            return False
-        finally:
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        return True
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return ended

@@ -12,14 +12,15 @@ from common.errors import DependencyUnavailable, TandemError
 from common.rpc.inference_data import ClusterInfo
 from services.launcher.child import Child
 from services.launcher.embedded import EmbeddedNats, EmbeddedValkey
-from services.launcher.ports import free_ports, require_free
-from services.launcher.processes import ProcessPlan, instance_names, pod_plans, resolve, scheduler_plans
+from services.launcher.ports import free_ports, require_ports
+from services.launcher.processes import ProcessPlan, instance_names, pod_plans, port_ranges, resolve, scheduler_plans
 from services.launcher.run_directory import Endpoint, RunDirectory
 from services.launcher.status import cluster_of
 
 _ASK_TIMEOUT_S = 1.0
 _POLL_S = 0.1
 _GRACE_S = 5.0  # over the drain time
+_BROKEN_DRAIN_S = 2.0  # of a cluster that has lost a process
 
 
 class LocalCluster:
@@ -47,11 +48,10 @@ class LocalCluster:
         """Start every process; returns before they are ready.
 
         Raises:
-            ConfigError: a scheduler's port is taken.
+            ConfigError: a port cannot be had; nothing was started.
         """
+        require_ports(port_ranges(self.config))
         scheduler = self.config.scheduler
-        for field in ("port", "http_port", "metrics_port"):
-            require_free(f"scheduler.{field}", scheduler.host, getattr(scheduler, field), scheduler.replicas)
         self._start_embedded()
         self.run.config.write_text(dump_cluster(self.config), encoding="utf-8")
         plans = [*scheduler_plans(self.config, self.run.config), *pod_plans(self.config, self.run.config, free_ports)]
@@ -124,17 +124,26 @@ class LocalCluster:
             child.check()
 
     def stop(self) -> list[str]:
-        """End front doors first, then pools, then what they lean on; returns what did not end by itself."""
+        """End front doors first, then pools, then what they lean on; returns what did not end by itself.
+
+        Where a process has died, what is live may wait for it in vain, so drains are cut short after a moment.
+        """
         killed = []
+        broken = any(not child.running() for child in self.children.values())
         for names in self._ending_order():
-            for name in names:
-                self.children[name].signal(signal.SIGTERM)
+            children = [self.children[name] for name in names]
             begun_s = time.monotonic()
-            for name in names:
-                drain_s = self._plans[name].drain_timeout_s if self._ready else 0.0
+            for child in children:
+                child.signal(signal.SIGTERM)
+            if broken and not self._hurry and not all(one.ended_by(begun_s + _BROKEN_DRAIN_S) for one in children):
+                begun_s = time.monotonic()
+                for child in children:
+                    child.signal(signal.SIGTERM)
+            for child in children:
+                drain_s = self._plans[child.name].drain_timeout_s if self._ready and not broken else 0.0
                 grace_s = 0.0 if self._hurry else drain_s + _GRACE_S
-                if not self.children[name].end(begun_s + grace_s):
-                    killed.append(name)
+                if not child.end(begun_s + grace_s):
+                    killed.append(child.name)
         for server in (self._nats, self._valkey):
             if server is not None:
                 server.stop()

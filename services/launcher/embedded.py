@@ -34,12 +34,6 @@ def _end_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def free_port() -> int:
-    """A TCP port that is free now. Somebody else may take it before it is used."""
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])
-
-
 class EmbeddedServer(ABC):
     """One server process; `start` returns once it answers."""
 

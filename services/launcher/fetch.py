@@ -1,7 +1,8 @@
 """`tandem fetch`: a model directory from a web server, complete and verified.
 
 The list of files is what ``sha256sum *`` writes. A file that is there with its right sum is left alone, a part of one
-is continued, and a name appears only when its content is right. One process at a time fills a directory; others wait.
+is continued, and a name appears only when its content is right. Several processes fill one directory together: each
+takes files that no other is at, and at the end waits for those, so nobody who wants little waits for all.
 """
 
 import fcntl
@@ -13,7 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -27,8 +28,10 @@ log = get_log(__name__)
 TOKEN = "TANDEM_FETCH_TOKEN"  # environment: a bearer token
 _PIECE_BYTES = 8 << 20
 _TELL_EVERY_S = 10.0
-_ATTEMPTS = 5
+_ATTEMPTS = 5  # that bring nothing; one that brought bytes counts from the first again
+_PAUSES_S = (1.0, 5.0, 15.0, 30.0)  # between them
 _TIMEOUT_S = 60.0
+_FINAL = (401, 403, 404)  # asking again changes nothing
 _SUM_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
@@ -40,7 +43,7 @@ class Listed:
     sha256: str
 
 
-def run_fetch(url: str, sums: str, directory: Path, only: str) -> None:
+def run_fetch(url: str, sums: str, directory: Path, only: Sequence[str]) -> None:
     """
     Raises:
         ConfigError: the list is not one, or names a file outside `directory`.
@@ -49,12 +52,22 @@ def run_fetch(url: str, sums: str, directory: Path, only: str) -> None:
     configure_logs("fetch")
     base = url.rstrip("/") + "/"
     directory.mkdir(parents=True, exist_ok=True)
-    files = [file for file in read_sums(_text(base + sums), sums) if fnmatch.fnmatchcase(file.name, only)]
+    listed = read_sums(_text(base + sums), sums)
+    files = [file for file in listed if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in only)]
     if not files:
-        raise ConfigError(f"--only = {only}: matches no file of {base}{sums}")
-    with _alone_in(directory):
-        for number, file in enumerate(files, 1):
-            _fetch(base, file, directory, f"{number}/{len(files)}")
+        raise ConfigError(f"--only = {' '.join(only)}: matches no file of {base}{sums}")
+    others = []
+    for number, file in enumerate(files, 1):
+        count = f"{number}/{len(files)}"
+        with _alone_at(file, directory, wait=False) as free:
+            if free:
+                _fetch(base, file, directory, count)
+            else:
+                others.append((file, count))
+    for file, count in others:
+        log.info("another process is at it", file=file.name, count=count)
+        with _alone_at(file, directory, wait=True):
+            _fetch(base, file, directory, count)
     log.info("complete", directory=directory, files=len(files))
 
 
@@ -72,33 +85,51 @@ def read_sums(text: str, source: str) -> list[Listed]:
 
 
 def _fetch(base: str, file: Listed, directory: Path, count: str) -> None:
-    target, seal = directory / file.name, directory / f".{file.name.replace('/', '_')}.sha256"
+    target, seal = directory / file.name, _beside(file, directory, "sha256")
     if target.exists() and _verified(target, seal, file.sha256):
         log.info("there", file=file.name, count=count)
         return
     part = target.with_name(target.name + ".part")
     part.parent.mkdir(parents=True, exist_ok=True)
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            _download(base + urllib.parse.quote(file.name), part, f"{count} {file.name}")
-        except (OSError, HTTPException) as error:
-            if attempt == _ATTEMPTS:
-                raise DependencyUnavailable(f"{base}{file.name}: {error}") from error
-            log.warning("again", file=file.name, attempt=attempt, why=error)
-            time.sleep(min(2.0**attempt, 30.0) * 0.1)
-            continue
+    for _ in range(_ATTEMPTS):
+        _whole(base + urllib.parse.quote(file.name), part, f"{count} {file.name}")
         if _sha256(part) == file.sha256:
             part.rename(target)
             seal.write_text(_seal(target, file.sha256), encoding="utf-8")
             log.info("fetched", file=file.name, count=count, bytes=target.stat().st_size)
             return
         part.unlink()
-        log.warning("wrong checksum", file=file.name, attempt=attempt)
+        log.warning("wrong checksum", file=file.name, count=count)
     raise DependencyUnavailable(f"{base}{file.name}: its SHA-256 is not {file.sha256}, {_ATTEMPTS} times")
 
 
+def _whole(url: str, part: Path, what: str) -> None:
+    """Download to the end, over breaks of the connection."""
+    failed = 0
+    while True:
+        had = _length(part)
+        try:
+            _download(url, part, what)
+        except (OSError, HTTPException) as error:
+            failed = 1 if _length(part) > had else failed + 1
+            _give_up_or_pause(url, failed, error)
+        else:
+            return
+
+
+def _give_up_or_pause(url: str, failed: int, error: Exception) -> None:
+    if failed == _ATTEMPTS or (isinstance(error, urllib.error.HTTPError) and error.code in _FINAL):
+        raise DependencyUnavailable(f"{url}: {error}") from error
+    log.warning("again", url=url, failed=failed, why=error)
+    time.sleep(_PAUSES_S[failed - 1])
+
+
+def _length(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
 def _download(url: str, part: Path, what: str) -> None:
-    have = part.stat().st_size if part.exists() else 0
+    have = _length(part)
     try:
         reply = _open(url, have)
     except urllib.error.HTTPError as error:
@@ -133,11 +164,14 @@ def _open(url: str, first_byte: int) -> HTTPResponse:
 
 
 def _text(url: str) -> str:
-    try:
-        with _open(url, 0) as reply:
-            return reply.read().decode()
-    except (OSError, HTTPException) as error:
-        raise DependencyUnavailable(f"{url}: {error}") from error
+    failed = 0
+    while True:
+        try:
+            with _open(url, 0) as reply:
+                return reply.read().decode()
+        except (OSError, HTTPException) as error:
+            failed += 1
+            _give_up_or_pause(url, failed, error)
 
 
 def _verified(target: Path, seal: Path, sha256: str) -> bool:
@@ -160,12 +194,17 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _beside(file: Listed, directory: Path, ending: str) -> Path:
+    return directory / f".{file.name.replace('/', '_')}.{ending}"
+
+
 @contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    with (directory / ".fetch.lock").open("w") as lock:
+def _alone_at(file: Listed, directory: Path, *, wait: bool) -> Iterator[bool]:
+    """Whether this process is the only one at the file; with `wait` it comes to be."""
+    with _beside(file, directory, "lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.info("waiting for another process that fills the directory", directory=directory)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+            yield False
+        else:
+            yield True

@@ -1,12 +1,16 @@
-"""Free ports of this machine."""
+"""Ports of this machine: free ones, and whether those that a file asks for can be had."""
 
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import combinations
 
 from common.errors import ConfigError, DependencyUnavailable
 
 _ATTEMPTS = 100
 _LAST_PORT = 65535
+_ANY_HOST = frozenset({"", "0.0.0.0", "::"})
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> int:
@@ -28,16 +32,41 @@ def free_ports(count: int, host: str = "127.0.0.1") -> int:
     raise DependencyUnavailable(f"no {count} consecutive free ports on {host} in {_ATTEMPTS} attempts")
 
 
-def require_free(field: str, host: str, first: int, count: int) -> None:
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """`count` consecutive ports that `field` asks for by the number of the first."""
+
+    field: str
+    host: str
+    first: int
+    count: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    def __str__(self) -> str:
+        return f"{self.field} = {self.first}"
+
+
+def require_ports(ranges: Sequence[PortRange]) -> None:
     """Whoever answers at a port that is taken would be believed to be ours.
 
     Raises:
-        ConfigError: one of the `count` ports from `first` on cannot be listened on; names `field` and port.
+        ConfigError: a range goes past the last port, meets another one, or has a port that cannot be listened on;
+            names field, value and limit.
     """
-    for port in range(first, first + count):
-        if port > _LAST_PORT:
-            raise ConfigError(f"{field} = {first}: {count} ports from there on go past {_LAST_PORT}")
-        try:
-            socket.create_server((host, port)).close()
-        except OSError as error:
-            raise ConfigError(f"{field} = {first}: cannot listen on {host}:{port}: {error.strerror}") from error
+    for one in ranges:
+        if one.last > _LAST_PORT:
+            most = _LAST_PORT - one.count + 1
+            raise ConfigError(f"{one}: {one.count} ports from there on go past {_LAST_PORT}, so at most {most}")
+    for one, other in combinations(ranges, 2):
+        same_host = one.host == other.host or not _ANY_HOST.isdisjoint((one.host, other.host))
+        if same_host and one.first <= other.last and other.first <= one.last:
+            raise ConfigError(f"{one}: ports {one.first} to {one.last} meet those of {other}, to {other.last}")
+    for one in ranges:
+        for port in range(one.first, one.last + 1):
+            try:
+                socket.create_server((one.host, port)).close()
+            except OSError as error:
+                raise ConfigError(f"{one}: cannot listen on {one.host}:{port}: {error.strerror}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import ROLES, PodPlace, Role, parallel_of, pods, ranks
+from services.launcher.ports import PortRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,20 @@ def resolve(config: ClusterConfig, free_ports: Callable[[int], int]) -> ClusterC
     return config.model_copy(update={"scheduler": scheduler.model_copy(update=chosen)})
 
 
+def port_ranges(config: ClusterConfig) -> list[PortRange]:
+    """Every port that the file fixes, with all replicas, pods and instances on this machine."""
+    scheduler = config.scheduler
+    ranges = [
+        PortRange(f"scheduler.{field}", scheduler.host, getattr(scheduler, field), scheduler.replicas)
+        for field in ("port", "http_port", "metrics_port")
+    ]
+    for role in ROLES:
+        worker, instances = worker_of(config, role), parallel_of(config, role).groups * parallel_of(config, role).dp
+        for field in ("first_port", "first_metrics_port"):
+            ranges.append(PortRange(f"{role}.worker.{field}", worker.host, getattr(worker, field), instances))
+    return [one for one in ranges if one.first and one.count]
+
+
 def scheduler_plans(config: ClusterConfig, file: Path) -> list[ProcessPlan]:
     scheduler = config.scheduler
     return [
@@ -43,30 +58,38 @@ def scheduler_plans(config: ClusterConfig, file: Path) -> list[ProcessPlan]:
 
 
 def pod_plans(config: ClusterConfig, file: Path, free_ports: Callable[[int], int]) -> list[ProcessPlan]:
-    """Every pod of both pools; the pods of one group meet at one rendezvous."""
+    """Every pod of both pools; the pods of one group meet at one rendezvous.
+
+    All pods of a pool share this machine, so where the file fixes their ports each goes on where the one before ends.
+    """
     plans = []
     for role in ROLES:
         worker = worker_of(config, role)
         meetings = {group: f"{worker.host}:{free_ports(1)}" for group in range(parallel_of(config, role).groups)}
+        before = 0  # instances of the pods so far
         for pod in pods(config, role):
             leads = sum(place.leads for place in ranks(parallel_of(config, role), pod))
-            first_metrics_port = free_ports(leads)
+            first_port = worker.first_port and worker.first_port + before
+            first_metrics_port = worker.first_metrics_port + before if worker.first_metrics_port else free_ports(leads)
             plans.append(
                 ProcessPlan(
                     pod.name,
-                    pod_command(role, file, pod, meetings[pod.group], first_metrics_port),
+                    pod_command(role, file, pod, meetings[pod.group], first_port, first_metrics_port),
                     tuple(f"{worker.host}:{first_metrics_port + i}" for i in range(leads)),
                     worker.drain_timeout_s,
                 )
             )
+            before += leads
     return plans
 
 
-def pod_command(role: Role, file: Path, pod: PodPlace, rendezvous: str, first_metrics_port: int) -> tuple[str, ...]:
+def pod_command(
+    role: Role, file: Path, pod: PodPlace, rendezvous: str, first_port: int, first_metrics_port: int
+) -> tuple[str, ...]:
     return (
         sys.executable, "-m", f"services.{role}.pod", "--config", str(file),
-        "--group", str(pod.group), "--node", str(pod.node),
-        "--rendezvous", rendezvous, "--first-metrics-port", str(first_metrics_port), "--tethered",
+        "--group", str(pod.group), "--node", str(pod.node), "--rendezvous", rendezvous,
+        "--first-port", str(first_port), "--first-metrics-port", str(first_metrics_port), "--tethered",
     )  # fmt: skip
 
 

@@ -4,8 +4,9 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from common.errors import ConfigError, DependencyUnavailable
 
@@ -19,8 +20,8 @@ class Endpoint:
 
     cluster: str
     model: str
-    pid: int  # of the launcher
-    schedulers: tuple[str, ...]  # host:port of the gRPC front door, by replica
+    pid: Annotated[int, Field(gt=0)]  # of the launcher
+    schedulers: Annotated[tuple[str, ...], Field(min_length=1)]  # host:port of the gRPC front door, by replica
     http: tuple[str, ...]
     metrics: tuple[str, ...]  # every process's
     redis_url: str
@@ -74,12 +75,21 @@ class RunDirectory:
         (self.path / _ENDPOINT).unlink(missing_ok=True)
 
     def live_endpoint(self) -> Endpoint | None:
-        """The endpoint, if the launcher that wrote it still runs."""
+        """The endpoint, if the launcher that wrote it still runs.
+
+        Raises:
+            ConfigError: the file is not what a launcher wrote; names file and field.
+        """
+        file = self.path / _ENDPOINT
         try:
-            text = (self.path / _ENDPOINT).read_text(encoding="utf-8")
-        except FileNotFoundError:
+            endpoint = TypeAdapter(Endpoint).validate_json(file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        endpoint = TypeAdapter(Endpoint).validate_json(text)
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'file'}: {f['msg']}" for f in error.errors())
+            raise ConfigError(f"{file}: not a cluster's endpoint ({faults}); delete it if none runs here") from error
         return endpoint if _alive(endpoint.pid) else None
 
 
@@ -88,6 +98,7 @@ def find_endpoint(runs: Path | None = None) -> Endpoint:
 
     Raises:
         DependencyUnavailable: none runs, or several do; says what was looked at.
+        ConfigError: what is written there cannot be read.
     """
     directory = runs or runs_directory()
     found = [

@@ -25,6 +25,7 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    console.print(f"trace {explanation.trace_id}, in the logs of every process it met", highlight=False, soft_wrap=True)
     for placement in explanation.placements:
         console.print(_placement_table(placement))
     ledger = Table("part", "ms", "share", title="where the time went")

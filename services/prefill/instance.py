@@ -13,6 +13,7 @@ from common.rpc.convert_transfer import TransferEvent, TransferOpen
 from common.rpc.worker_data import PrefillEvent as RunEvent
 from common.rpc.worker_data import PrefillFirstToken, PrefillStarted
 from common.telemetry.logs import get_log
+from common.telemetry.trace import tracing
 from common.telemetry.worker_metrics import WorkerMetrics
 from common.transfer.source import AnnouncementStream, TransferSource
 from services.prefill.runs import Runs
@@ -121,25 +122,29 @@ class PrefillInstance:
     def on_events(self, events: list[PrefillEvent]) -> None:
         """What the engine tells, in order."""
         for event in events:
-            match event:
-                case Started():
-                    if self._runs.kept(event.work_id):  # else nobody reads it, and nothing would end the transfer
-                        self._source.open(event.work_id, event.blocks)
-                    self._metrics.cached_tokens.inc(event.cached_tokens)
-                    self._metrics.queue_seconds.observe(event.queue_s)
-                    started = PrefillStarted(event.cached_tokens, event.queue_s, event.blocks)
-                    self._runs.put(event.work_id, started)
-                case BlocksReady():
-                    self._source.announce(event.work_id, event.blocks)
-                case FirstToken():
-                    self._metrics.generated_tokens.inc()
-                    self._metrics.prefill_seconds.observe(event.prefill_s)
-                    self._runs.put(event.work_id, PrefillFirstToken(event.token, event.finish_reason, event.prefill_s))
-                case HandoffReady():
-                    self._source.handoff(event.work_id, event.handoff)
-                case Failed():
-                    self._fail(event.work_id, event.error)
+            with tracing(self._runs.trace(event.work_id)):
+                self._on_event(event)
         self._metrics.leases.set(len(self._source))
+
+    def _on_event(self, event: PrefillEvent) -> None:
+        match event:
+            case Started():
+                if self._runs.kept(event.work_id):  # else nobody reads it, and nothing would end the transfer
+                    self._source.open(event.work_id, event.blocks)
+                self._metrics.cached_tokens.inc(event.cached_tokens)
+                self._metrics.queue_seconds.observe(event.queue_s)
+                self._runs.put(event.work_id, PrefillStarted(event.cached_tokens, event.queue_s, event.blocks))
+            case BlocksReady():
+                self._source.announce(event.work_id, event.blocks)
+            case FirstToken():
+                self._metrics.generated_tokens.inc()
+                self._metrics.prefill_seconds.observe(event.prefill_s)
+                log.info("prefilled", work_id=event.work_id, tokens=event.token.position, prefill_s=event.prefill_s)
+                self._runs.put(event.work_id, PrefillFirstToken(event.token, event.finish_reason, event.prefill_s))
+            case HandoffReady():
+                self._source.handoff(event.work_id, event.handoff)
+            case Failed():
+                self._fail(event.work_id, event.error)
 
     def drain(self) -> None:
         """Take no new work; what is here goes on."""

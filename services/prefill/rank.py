@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -20,11 +21,12 @@ from common.worker.describe import describe
 from common.worker.engine_shape import prefill_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
-from common.worker.rank_main import RankContext, end_process, poll_s, rank_main
+from common.worker.rank_main import RankContext, end_process, poll_s, rank_main, rest_s
 from common.worker.rank_parts import RankParts
 from services.prefill.instance import EngineLeases, PrefillInstance
 from services.prefill.runs import Runs
 from services.prefill.servicer import SERVICE, PrefillServicer, register
+from services.prefill.warm_up import WarmUp
 
 
 async def serve(context: RankContext, parts: RankParts) -> None:
@@ -44,7 +46,13 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         early=channel.put,
     )
     loop = EngineLoop(
-        engine, channel.put, clock, name=f"{name} engine", poll_s=poll_s(context), at_end=parts.release_followers
+        engine,
+        channel.put,
+        clock,
+        name=f"{name} engine",
+        poll_s=poll_s(context),
+        rest_s=rest_s(context),
+        at_end=parts.leave_group,
     )
     health = Health()
     probes = probes_of(loop, health, context.worker.stalled_after_s)
@@ -55,9 +63,12 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         agent, context.incarnation, parts.pool.block_bytes, parts.compatibility, EngineLeases(loop, runs)
     )
     instance = PrefillInstance(loop, source, runs, metrics, config.prefill.lease_s)
-    channel.listen(instance.on_events)
-    description = describe(context, parts.compatibility)
-    servicer = PrefillServicer(instance, description, clock)
+    warm_up = WarmUp(loop, engine.settings.shape, parts.model.vocab_size, instance.on_events)
+    channel.listen(warm_up.on_events)
+    servicer = PrefillServicer(instance, describe(context, parts.compatibility), clock)
+
+    async def measure() -> None:
+        servicer.description = replace(servicer.description, tokens_per_s=await warm_up.run())
 
     async def close() -> None:
         agent.close()
@@ -73,6 +84,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         close=close,
         ending=parts.group.ending,
         health=health,
+        warm_up=measure,
     )
 
 

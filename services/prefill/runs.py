@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 
 from common.errors import DuplicateRequest, TandemError
 from common.rpc.worker_data import PrefillEvent, PrefillFirstToken
+from common.telemetry.trace import Trace, current_trace
 
 
 class _Run:
     def __init__(self, kept: bool) -> None:
+        self.trace = current_trace()
         self.events: asyncio.Queue[PrefillEvent | None] = asyncio.Queue()
         self.kept = kept  # a reader will still come for the blocks
         self.has_token = False
@@ -40,6 +42,11 @@ class Runs:
         """Whether a reader is still to come for its blocks."""
         run = self._runs.get(work_id)
         return run is not None and run.kept
+
+    def trace(self, work_id: str) -> Trace | None:
+        """Of the request that the work is for."""
+        run = self._runs.get(work_id)
+        return None if run is None else run.trace
 
     def put(self, work_id: str, event: PrefillEvent) -> None:
         """Hand an event on. What nobody listens to any more is dropped."""

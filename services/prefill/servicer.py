@@ -8,30 +8,28 @@ import grpc
 
 from common.clock import Clock
 from common.errors import InvalidInput, TandemError
-from common.rpc.convert import description_to_wire, prefill_event_to_wire, work_from_wire
+from common.rpc.convert import prefill_event_to_wire, work_from_wire
 from common.rpc.convert_transfer import TransferOpen, transfer_event_to_wire, transfer_message_from_wire
 from common.rpc.errors import abort
+from common.rpc.trace_metadata import enter_named_trace
 from common.rpc.worker_data import InstanceDescription
+from common.rpc.worker_servicer import WorkerServicer
 from protos import engine_pb2, engine_pb2_grpc
 from services.prefill.instance import PrefillInstance
 
 SERVICE = "tandem.v1.Prefill"
 
 
-class PrefillServicer(engine_pb2_grpc.PrefillServicer):
+class PrefillServicer(WorkerServicer, engine_pb2_grpc.PrefillServicer):
     def __init__(self, instance: PrefillInstance, description: InstanceDescription, clock: Clock) -> None:
+        super().__init__(description, instance.cancel)
         self._instance = instance
-        self._description = description
         self._clock = clock
-
-    async def Describe(  # noqa: N802
-        self, request: engine_pb2.DescribeRequest, context: grpc.aio.ServicerContext
-    ) -> engine_pb2.InstanceDescription:
-        return description_to_wire(self._description)
 
     async def Run(  # noqa: N802
         self, request: engine_pb2.PrefillRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_pb2.PrefillEvent]:
+        enter_named_trace(context)
         try:
             work = work_from_wire(request.work, self._clock.now_s())
             async with aclosing(self._instance.run(work, keep_for_decode=request.keep_for_decode)) as events:
@@ -43,6 +41,7 @@ class PrefillServicer(engine_pb2_grpc.PrefillServicer):
     async def Transfer(  # noqa: N802
         self, request_iterator: AsyncIterator[engine_pb2.TransferRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_pb2.TransferEvent]:
+        enter_named_trace(context)
         ended_by_reader = asyncio.Event()
         try:
             opening = await _opening(request_iterator)
@@ -53,14 +52,6 @@ class PrefillServicer(engine_pb2_grpc.PrefillServicer):
                         yield transfer_event_to_wire(event)
             finally:
                 rest.cancel()
-        except TandemError as error:
-            await abort(context, error)
-
-    async def Cancel(  # noqa: N802
-        self, request: engine_pb2.CancelWork, context: grpc.aio.ServicerContext
-    ) -> engine_pb2.CancelWorkReply:
-        try:
-            return engine_pb2.CancelWorkReply(found=await self._instance.cancel(request.work_id))
         except TandemError as error:
             await abort(context, error)
 

@@ -143,7 +143,6 @@ class Attempt:
         if not self._resumes:
             self._ledger.enter(Part.PREFILL)
         self.report.cached_tokens = event.cached_tokens
-        self._prefill.started(event.cached_tokens)
         if self._needs_decode:
             self._admit()
 

@@ -61,6 +61,7 @@ class Choice:
         self._accepted: list[int] = []  # token ids that workers drew, in order; what a resume starts from
         self._progress_s = clock.now_s()
         self._failures = 0
+        self._said = ""  # of the last failure, in the log
         self.ledger = ledger
         self.first_token = asyncio.Event()
         self.delivered_tokens = 0
@@ -228,12 +229,10 @@ class Choice:
             self._around.metrics.resumes.inc()
         else:
             self._around.metrics.retries.inc()
-        if fault is not None:
+        if fault is not None and str(fault.error) != self._said:  # what waits for capacity fails many times a second
+            self._said = str(fault.error)
             log.info(
-                "attempt failed",
-                request=self._request.request_id,
-                instances=sorted(fault.instances),
-                why=str(fault.error),
+                "attempt failed", request=self._request.request_id, instances=sorted(fault.instances), why=self._said
             )
         self.ledger.enter(Part.RESUME)
         await asyncio.sleep(pause_s or 0.0)

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from common.errors import Draining, DuplicateRequest, InvalidInput, TandemError, UnknownModel
-from common.rpc.inference_data import ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
+from common.rpc.inference_data import CancelOutcome, ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
+from common.telemetry.trace import Trace, continued
 from services.scheduler.front_door import ValidRequest, validate
 from services.scheduler.journey import Itinerary, Journey
 from services.scheduler.model_card import ModelCard
@@ -40,18 +41,21 @@ class Core:
     def draining(self) -> bool:
         return self._draining
 
-    async def generate(self, request: GenerateRequest, budget_s: float | None = None) -> AsyncGenerator[Delta, None]:
+    async def generate(
+        self, request: GenerateRequest, budget_s: float | None = None, traceparent: str | None = None
+    ) -> AsyncGenerator[Delta, None]:
         """Leaving early ends the request on every worker.
 
         Args:
             budget_s: what is left of the call's own deadline; the request's counts too.
+            traceparent: the client's trace, which the request goes on with; without a valid one it gets its own.
 
         Raises:
             TandemError
         """
         start_s = self._with.clock.now_s()
         try:
-            journey, request_id = await self._begin(request, start_s, budget_s)
+            journey, request_id = await self._begin(request, start_s, budget_s, continued(traceparent))
         except TandemError as error:
             self._with.around.metrics.count_failure(error)
             raise
@@ -65,25 +69,36 @@ class Core:
             if not self._live:
                 self._idle.set()
 
-    def cancel(self, request_id: str) -> bool:
-        """Whether it was live here."""
+    async def cancel(self, request_id: str) -> CancelOutcome:
+        """End a request here or at another replica.
+
+        Raises:
+            DependencyUnavailable: it is not here, and the others cannot be asked now.
+        """
+        if self.cancel_here(request_id):
+            return CancelOutcome(found=True, replicas=1)
+        elsewhere = self._with.around.cancel_elsewhere
+        return CancelOutcome(found=False, replicas=1) if elsewhere is None else await elsewhere(request_id)
+
+    def cancel_here(self, request_id: str) -> bool:
+        """Whether it was live at this replica."""
         journey = self._live.get(request_id)
         if journey is None:
             return False
         journey.cancel("cancelled by request")
         return True
 
-    async def drain(self, timeout_s: float) -> None:
-        """Take nothing new, let live requests end, and cancel what is left after `timeout_s`."""
+    async def drain(self, timeout_s: float, at_once: asyncio.Event) -> None:
+        """Take nothing new, let live requests end, and cancel what is left after `timeout_s` or when told `at_once`."""
         self._draining = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            journeys = list(self._live.values())
-            for journey in journeys:
-                journey.cancel("the scheduler shuts down")
-            await asyncio.gather(*(journey.ended() for journey in journeys))
+        ends = {asyncio.ensure_future(one.wait()) for one in (self._idle, at_once)}
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        journeys = list(self._live.values())
+        for journey in journeys:
+            journey.cancel("the scheduler shuts down")
+        await asyncio.gather(*(journey.ended() for journey in journeys))
 
     def model(self, name: str) -> ModelInfo:
         if name and name != self._card.name:
@@ -117,7 +132,9 @@ class Core:
             raise InvalidInput("request_id", request_id, "a request that ended here recently")
         return explanation
 
-    async def _begin(self, request: GenerateRequest, start_s: float, budget_s: float | None) -> tuple[Journey, str]:
+    async def _begin(
+        self, request: GenerateRequest, start_s: float, budget_s: float | None, trace: Trace
+    ) -> tuple[Journey, str]:
         if self._draining:
             raise Draining("this scheduler shuts down; ask another")
         arrival = _Arrival(request, f"req-{secrets.token_hex(12)}", secrets.randbits(62))
@@ -128,7 +145,7 @@ class Core:
             raise Draining("this scheduler shuts down; ask another")
         budgets = [budget_s, None if valid.deadline_ms is None else valid.deadline_ms / 1000]
         deadlines = [start_s + budget for budget in budgets if budget is not None]
-        journey = Journey(valid, self._with, start_s, min(deadlines, default=None))
+        journey = Journey(valid, self._with, start_s, min(deadlines, default=None), trace)
         self._live[valid.request_id] = journey
         self._idle.clear()
         journey.start()

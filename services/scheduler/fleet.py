@@ -20,7 +20,6 @@ from common.rpc.inference_data import InstanceInfo
 from common.rpc.worker_data import InstanceDescription
 from services.scheduler.bookings import Booking, InstanceBookings
 from services.scheduler.placement import DecodeState, PrefillState, blocks_of
-from services.scheduler.prefill_rate import PrefillRate
 from services.scheduler.settings import SchedulerSettings
 
 PREFILL, DECODE = "prefill", "decode"
@@ -42,7 +41,6 @@ class Instance:
     instance: str
     role: str
     address: str
-    rate: PrefillRate
     state: InstanceState = InstanceState.JOINING
     description: InstanceDescription | None = None
     load: EngineLoad | None = None
@@ -73,8 +71,7 @@ class Fleet:
         return self._instances.get(instance)
 
     def add(self, instance: str, role: str, address: str) -> Instance:
-        rate = PrefillRate(self._clock, self._settings.prefill_tokens_per_s)
-        self._instances[instance] = Instance(instance, role, address, rate)
+        self._instances[instance] = Instance(instance, role, address)
         return self._instances[instance]
 
     def remove(self, instance: str) -> None:
@@ -153,7 +150,14 @@ class Fleet:
         return [self._decode_state(one, one.description) for one in self.ready(DECODE) if one.description]
 
     def infos(self) -> tuple[InstanceInfo, ...]:
-        return tuple(_info(one, self._clock.now_s()) for one in self._instances.values())
+        now_s = self._clock.now_s()
+        return tuple(_info(one, now_s, self._tokens_per_s(one)) for one in self._instances.values())
+
+    def _tokens_per_s(self, one: Instance) -> float:
+        """As a prefill instance measured it: by its last report, however old, else by its description."""
+        said = [one.load.tokens_per_s if one.load else 0.0, one.description.tokens_per_s if one.description else 0.0]
+        rate = next((rate for rate in said if rate), self._settings.prefill_tokens_per_s)
+        return max(1.0, rate) if one.role == PREFILL else 0.0
 
     def _fresh(self, one: Instance) -> float | None:
         fresh = self._clock.now_s() - one.load_s <= self._settings.membership.report_fresh_s
@@ -168,7 +172,7 @@ class Fleet:
             instance=one.instance,
             group=described.group,
             queued_tokens=tokens,
-            tokens_per_s=one.rate.tokens_per_s,
+            tokens_per_s=self._tokens_per_s(one),
             total_blocks=described.total_blocks,
             placed_tokens=one.bookings.placed_tokens,
             works=works,
@@ -199,7 +203,7 @@ class Fleet:
         )
 
 
-def _info(one: Instance, now_s: float) -> InstanceInfo:
+def _info(one: Instance, now_s: float, tokens_per_s: float) -> InstanceInfo:
     load, described = one.load, one.description
     return InstanceInfo(
         instance=one.instance,
@@ -215,7 +219,7 @@ def _info(one: Instance, now_s: float) -> InstanceInfo:
         step_ms=load.step_s * 1000 if load else 0.0,
         queued=load.queued if load else 0,
         max_running=described.max_running if described else 0,
-        tokens_per_s=one.rate.tokens_per_s if one.role == PREFILL else 0.0,
+        tokens_per_s=tokens_per_s,
         busy=one.busy,
         report_age_ms=round((now_s - one.load_s) * 1000) if load else -1,
     )

@@ -1,7 +1,6 @@
 """Everything that can be checked of a request before any work. Pure; every refusal names field, value and limit."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -9,6 +8,7 @@ from common.errors import InvalidInput, UnknownModel
 from common.request import Limits, Sampling
 from common.rpc.inference_data import GenerateRequest, SamplingOptions, Stopping
 from services.scheduler.model_card import ModelCard
+from services.scheduler.sampling_ranges import MAX_TOP_K, RANGES
 from services.scheduler.tokenizer import Tokenizer
 
 MAX_CHOICES = 16
@@ -22,18 +22,6 @@ MAX_NAME_CHARS = 128
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 ROLES = ("system", "user", "assistant")
 _SEEDS = 2**63 - MAX_CHOICES
-
-# name -> (lowest, lowest is allowed, highest)
-_RANGES: Mapping[str, tuple[float, bool, float]] = MappingProxyType(
-    {
-        "temperature": (0.0, True, 2.0),
-        "top_p": (0.0, False, 1.0),
-        "min_p": (0.0, True, 1.0),
-        "presence_penalty": (-2.0, True, 2.0),
-        "frequency_penalty": (-2.0, True, 2.0),
-        "repetition_penalty": (0.0, False, 2.0),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +161,14 @@ def _has_token(token_id: int, tokenizer: Tokenizer | None) -> bool:
 def _sampling(options: SamplingOptions, card: ModelCard, tokenizer: Tokenizer | None, fresh_seed: int) -> Sampling:
     default = card.default_sampling
     values: dict[str, float] = {}
-    for name, (low, low_allowed, high) in _RANGES.items():
+    for name, allowed in RANGES.items():
         given = getattr(options, name)
         value = getattr(default, name) if given is None else given
-        if not (math.isfinite(value) and (low <= value if low_allowed else low < value) and value <= high):
-            raise InvalidInput(f"sampling.{name}", value, f"{'[' if low_allowed else '('}{low:g}, {high:g}]")
+        if not allowed.holds(value):
+            raise InvalidInput(f"sampling.{name}", value, str(allowed))
         values[name] = value
     top_k = default.top_k if options.top_k is None else options.top_k
-    _check_int("sampling.top_k", top_k, 0, 2**31 - 1)
+    _check_int("sampling.top_k", top_k, 0, MAX_TOP_K)
     if len(options.logit_bias) > MAX_BIASED_TOKENS:
         raise InvalidInput(
             "sampling.logit_bias", f"{len(options.logit_bias)} tokens", f"at most {MAX_BIASED_TOKENS} tokens"

@@ -1,6 +1,6 @@
 """What workers say on the bus, into the fleet. All of it is hints."""
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 from common.bus.connection import Bus
 from common.bus.messages import DrainNotice, HoldNotice, LoadReport
@@ -49,7 +49,7 @@ class Hearing:
 
 def engine_load(report: LoadReport) -> EngineLoad | None:
     """None when a number is missing, as from a version that counts otherwise."""
-    missing = [field.name for field in fields(EngineLoad) if field.name not in report.load]
+    missing = [one.name for one in fields(EngineLoad) if one.default is MISSING and one.name not in report.load]
     if missing:
         log.warning("load report incomplete", instance=report.instance, missing=missing)
         return None
@@ -62,4 +62,5 @@ def engine_load(report: LoadReport) -> EngineLoad | None:
         free_blocks=int(load["free_blocks"]),
         total_blocks=int(load["total_blocks"]),
         step_s=load["step_s"],
+        tokens_per_s=load.get("tokens_per_s", 0.0),
     )

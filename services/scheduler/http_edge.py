@@ -13,17 +13,22 @@ from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from common.config.address import host_port
 from common.errors import ConfigError, InvalidInput, Overloaded, TandemError
 from common.rpc.channel import MAX_MESSAGE_BYTES
 from common.rpc.inference_data import Delta, Usage
+from common.telemetry.listener import listen
+from common.telemetry.trace import HEADER
 from services.scheduler.core import Core
-from services.scheduler.openai_request import OpenAiRequest, chat_request, completion_request
+from services.scheduler.openai_request import OpenAiRequest, chat_request, completion_request, in_body
 from services.scheduler.openai_response import (
     Heading,
     Whole,
     chunk_object,
     error_object,
+    no_route_object,
     sse,
     usage_chunk,
     whole_object,
@@ -45,7 +50,7 @@ class HttpEdge:
         self._spell = spell
         self._ready = ready
         self._started_s = int(time.time())
-        application = web.Application(client_max_size=MAX_MESSAGE_BYTES)
+        application = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[_no_route_as_json])
         application.router.add_post("/v1/chat/completions", self._chat)
         application.router.add_post("/v1/completions", self._completions)
         application.router.add_get("/v1/models", self._models)
@@ -59,12 +64,11 @@ class HttpEdge:
             ConfigError: the address cannot be bound.
         """
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
         try:
-            await site.start()
+            await web.SockSite(self._runner, listen(host, port)).start()
         except OSError as error:
             await self._runner.cleanup()
-            raise ConfigError(f"cannot listen on http://{host}:{port}: {error.strerror}") from error
+            raise ConfigError(f"cannot listen on http://{host_port(host, port)}: {error.strerror}") from error
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
@@ -87,11 +91,13 @@ class HttpEdge:
     async def _answer(
         self, http: web.Request, read: Callable[[Mapping[str, Any]], OpenAiRequest], *, chat: bool
     ) -> web.StreamResponse:
+        understood: Mapping[str, Any] = {}  # the body, once the rest is up to the front door
         try:
-            asked = read(await _body(http))
+            body = await _body(http)
+            asked, understood = read(body), body
             request = replace(asked.request, request_id=http.headers.get(_REQUEST_ID, ""))
             heading = Heading(chat, self._core.model("").model, int(time.time()), self._spell)
-            async with aclosing(self._core.generate(request)) as deltas:
+            async with aclosing(self._core.generate(request, traceparent=http.headers.get(HEADER))) as deltas:
                 first = await anext(deltas)
                 if asked.stream:
                     return await self._stream(http, asked, heading, first, deltas)
@@ -101,6 +107,8 @@ class HttpEdge:
                     whole.add(delta)
             document = whole_object(heading, whole, with_logprobs=request.logprobs is not None)
             return web.json_response(document, headers={_REQUEST_ID: first.request_id})
+        except InvalidInput as error:
+            return _refusal(in_body(error, understood))
         except TandemError as error:
             return _refusal(error)
 
@@ -137,6 +145,17 @@ class HttpEdge:
             await response.write(sse(error_object(error)))
         await response.write_eof()
         return response
+
+
+@web.middleware
+async def _no_route_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A path or method that nobody answers gets an error like every other."""
+    try:
+        return await handler(request)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+        allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        document = no_route_object(request.method, request.path, error.status)
+        return web.json_response(document, status=error.status, headers=allowed)
 
 
 async def _body(http: web.Request) -> Mapping[str, Any]:

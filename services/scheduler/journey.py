@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from common.cancellation import all_ended
 from common.clock import Clock
 from common.errors import Cancelled, DeadlineExceeded, InternalError, TandemError
 from common.rpc.inference_data import Delta, Explanation, Ledger, Usage
+from common.telemetry.logs import get_log
+from common.telemetry.trace import Trace, tracing
 from services.scheduler.choice import Choice
 from services.scheduler.choice_output import ChoiceOutput
 from services.scheduler.explain import ExplainStore
@@ -19,6 +22,8 @@ from services.scheduler.surroundings import Surroundings
 from services.scheduler.tokenizer import THINK_END, THINK_START, Tokenizer
 from services.scheduler.turns import Turns
 from services.scheduler.work_ids import WorkIds
+
+log = get_log(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,14 @@ class Journey:
     Choices beyond the first start when the first has its first token: by then its prompt is cached.
     """
 
-    def __init__(self, request: ValidRequest, itinerary: Itinerary, start_s: float, deadline_s: float | None) -> None:
+    def __init__(
+        self, request: ValidRequest, itinerary: Itinerary, start_s: float, deadline_s: float | None, trace: Trace
+    ) -> None:
         self._request = request
         self._with = itinerary
         self._start_s = start_s
         self._deadline_s = deadline_s
+        self._trace = trace
         self._outbox = Outbox(itinerary.around.settings.outbox_tokens)
         self._choices = [self._choice(number) for number in range(request.n)]
         self._running = request.n
@@ -54,7 +62,8 @@ class Journey:
         self._ledger: Ledger | None = None
 
     def start(self) -> None:
-        self._driver = asyncio.create_task(self._drive())
+        with tracing(self._trace):
+            self._driver = asyncio.create_task(self._drive())
         # A task that is cancelled before its first step never runs a line of its own.
         self._driver.add_done_callback(lambda _driver: self._outbox.close_unless_closed(Cancelled(self._cancelled)))
 
@@ -114,7 +123,7 @@ class Journey:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            await all_ended(tasks)
 
     async def _run_after(self, first: Choice, other: Choice) -> None:
         await first.first_token.wait()
@@ -181,15 +190,21 @@ class Journey:
             metrics.accepted_tokens.inc(usage.accepted_tokens)
         finish = first.last.finish_reason if first.last is not None else None
         block_tokens = self._with.around.settings.placement.block_tokens
+        outcome = error.reason if error is not None else str(finish)
+        total_s = self._with.clock.now_s() - self._start_s
+        log.info(
+            "request ended", request=self._request.request_id, outcome=outcome, tokens=self._delivered, total_s=total_s
+        )
         self._with.explained.put(
             Explanation(
                 request_id=self._request.request_id,
                 placements=tuple(placement for choice in self._choices for placement in choice.placements),
                 ledger=self._ledger or first.ledger.close(),
                 resumes=sum(choice.resumes for choice in self._choices),
-                outcome=error.reason if error is not None else str(finish),
+                outcome=outcome,
                 predicted_cached_blocks=first.predicted_blocks,
                 actual_cached_blocks=first.cached_tokens // block_tokens,
+                trace_id=self._trace.trace_id,
             )
         )
         self._outbox.close(error)

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from common.clock import MonotonicClock
+from common.config.address import host_port
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
@@ -17,6 +17,7 @@ from common.rpc.server import Health, build_server, start_server
 from common.telemetry.event_loop import answers_within
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
+from common.worker.stop_signal import stop_signal
 from common.worker.tether import tether_to_parent
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.links import open_links
@@ -33,18 +34,17 @@ STUCK_AFTER_S = 2.0
 
 
 async def serve(config: ClusterConfig, number: int) -> None:
-    """Run replica `number` until SIGTERM or SIGINT, then drain."""
+    """Run replica `number` until SIGTERM or SIGINT, then drain, until the next of them at the longest."""
     place, clock, registry = config.scheduler, MonotonicClock(), CollectorRegistry()
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    stop = stop_signal()
     directory = Path(config.model.path)
     card = read_model_card(directory, config.model.name, config.context_tokens)
     tokenizer = Tokenizer.load(directory)
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
-    async with open_links(config, settings.name, clock) as links:
+    async with open_links(config, settings.name, clock, stop.asked) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
         replica.around.repeat_cancel = links.say_cancel
+        links.leases.on_unreadable = replica.around.metrics.unreadable_leases.inc
         health, server = Health(), build_server()
         register(replica.core, server)
         spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""
@@ -53,16 +53,16 @@ async def serve(config: ClusterConfig, number: int) -> None:
         probes = Probes(live=lambda: answers_within(loop, STUCK_AFTER_S), ready=replica.ready)
         exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number, probes)
         http_port = await edge.start(place.host, place.http_port and place.http_port + number)
-        port = await start_server(server, f"{place.host}:{place.port and place.port + number}", health, [SERVICE])
+        port = await start_server(server, host_port(place.host, place.port and place.port + number), health, [SERVICE])
         log.info("serving", port=port, http_port=http_port, metrics_port=exporter.port, identity=replica.identity)
 
         upkeep = asyncio.create_task(keep_up(replica, links, health))
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(stop.asked.wait())
         await asyncio.wait({upkeep, stopping}, return_when=asyncio.FIRST_COMPLETED)
         broken = upkeep.done()
 
         log.info("draining", live_requests=replica.core.live_requests)
-        await replica.core.drain(0.0 if broken else place.drain_timeout_s)
+        await replica.core.drain(0.0 if broken else place.drain_timeout_s, stop.at_once)
         await edge.close()
         await server.stop(STREAM_GRACE_S)
         await replica.background.end()
@@ -89,7 +89,8 @@ def main(argv: Sequence[str]) -> int:
             tether_to_parent(config.scheduler.drain_timeout_s)
         asyncio.run(serve(config, given.replica))
     except TandemError as error:
-        log.error(str(error), error=error.__cause__)
+        # What an operator has to mend is said in one line; a fault of ours shows where it is.
+        log.error(str(error), error=error.__cause__ if isinstance(error, InternalError) else None)
         return 2
     return 0
 

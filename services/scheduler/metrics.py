@@ -36,6 +36,7 @@ class SchedulerMetrics:
     fenced_tokens: Counter
     lost_cancels: Counter
     slow_readers: Counter
+    unreadable_leases: Counter
 
     def count_failure(self, error: TandemError) -> None:
         self.failed[error.reason].inc()
@@ -82,4 +83,5 @@ def scheduler_metrics(registry: CollectorRegistry, model: str) -> SchedulerMetri
         fenced_tokens=counter("fenced_tokens", "Tokens at positions that were already delivered, dropped"),
         lost_cancels=counter("lost_cancels", "Cancels that a worker did not answer"),
         slow_readers=counter("slow_readers", "Requests ended because the client did not read"),
+        unreadable_leases=counter("unreadable_leases", "Listed records of instances that could not be read"),
     )

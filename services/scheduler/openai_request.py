@@ -1,4 +1,7 @@
-"""OpenAI's request bodies to ours. Pure; what is not understood is refused by its name, never ignored."""
+"""OpenAI's request bodies to ours. Pure; what is not understood is refused by its name, never ignored.
+
+docs/http.md lists every field; the few that are ignored are `IGNORED`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,11 +9,12 @@ from typing import Any
 
 from common.errors import InvalidInput
 from common.rpc.inference_data import ChatMessage, GenerateRequest, SamplingOptions, Stopping
+from services.scheduler.front_door import MAX_LOGPROBS
+from services.scheduler.openai_fields import Absent, biases, get, id_list, is_int, refuse_others, stops
 
-# Fields that change nothing about the answer here.
-_IGNORED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
-# Fields that are understood at one value only: the one that means "nothing".
-_ABSENT: Mapping[str, tuple[object, ...]] = {
+# Fields that change nothing about the answer here, whatever they say.
+IGNORED = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+ABSENT: Absent = {
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
@@ -20,7 +24,7 @@ _ABSENT: Mapping[str, tuple[object, ...]] = {
     "best_of": (None, 1),
     "parallel_tool_calls": (None, True, False),
 }
-_SAMPLING = {
+SAMPLING = {
     "temperature": float,
     "top_p": float,
     "min_p": float,
@@ -30,25 +34,21 @@ _SAMPLING = {
     "top_k": int,
     "seed": int,
 }
-_COMMON = frozenset(
-    {
-        "model",
-        "stream",
-        "stream_options",
-        "n",
-        "stop",
-        "logit_bias",
-        "max_tokens",
-        "min_tokens",
-        "stop_token_ids",
-        "ignore_eos",
-        "priority",
-        "tenant",
-        "deadline_ms",
-        "logprobs",
-    }
-)
+_STOPPING = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos")
+_REST = ("model", "stream", "stream_options", "n", "logit_bias", "priority", "tenant", "deadline_ms", "logprobs")
+COMMON = frozenset({*_STOPPING, *_REST, *SAMPLING})
+CHAT_ONLY = frozenset({"messages", "max_completion_tokens", "top_logprobs"})
+COMPLETION_ONLY = frozenset({"prompt"})
+_STREAM_ABSENT: Absent = {"include_obfuscation": (None, False)}
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+# What a client's library sends back of an assistant's earlier message.
+_MESSAGE_ABSENT: Absent = {
+    "refusal": (None,),
+    "audio": (None,),
+    "function_call": (None,),
+    "tool_calls": (None, []),
+    "annotations": (None, []),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,15 @@ def chat_request(body: Mapping[str, Any]) -> OpenAiRequest:
     Raises:
         InvalidInput
     """
-    _refuse_unknown(body, _COMMON | {"messages", "max_completion_tokens", "top_logprobs"})
-    messages = _get(body, "messages", list)
+    refuse_others(body, COMMON | CHAT_ONLY | IGNORED, ABSENT)
+    messages = get(body, "messages", list)
     if messages is None:
         raise InvalidInput("messages", "none", "at least one message")
-    logprobs = None
-    if _get(body, "logprobs", bool):
-        logprobs = _get(body, "top_logprobs", int) or 0
-    elif body.get("top_logprobs"):
-        raise InvalidInput("top_logprobs", body["top_logprobs"], "needs logprobs: true")
-    chat = tuple(_message(i, message) for i, message in enumerate(messages))
-    completion = _get(body, "max_completion_tokens", int)
-    max_tokens = completion if completion is not None else _get(body, "max_tokens", int)
-    return _request(body, max_tokens, logprobs, chat=chat)
+    chat = tuple(_message(f"messages[{i}]", message) for i, message in enumerate(messages))
+    completion, max_tokens = get(body, "max_completion_tokens", int), get(body, "max_tokens", int)
+    if completion is not None and max_tokens is not None:
+        raise InvalidInput("max_tokens", max_tokens, "not beside max_completion_tokens, which says the same")
+    return _request(body, completion if max_tokens is None else max_tokens, _chat_logprobs(body), chat=chat)
 
 
 def completion_request(body: Mapping[str, Any]) -> OpenAiRequest:
@@ -85,17 +81,32 @@ def completion_request(body: Mapping[str, Any]) -> OpenAiRequest:
     Raises:
         InvalidInput
     """
-    _refuse_unknown(body, _COMMON | {"prompt"})
+    refuse_others(body, COMMON | COMPLETION_ONLY | IGNORED, ABSENT)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
-    max_tokens, logprobs = _get(body, "max_tokens", int), _get(body, "logprobs", int)
+    max_tokens, logprobs = get(body, "max_tokens", int), get(body, "logprobs", int)
     max_tokens = 16 if max_tokens is None else max_tokens  # OpenAI's default of this call
     if isinstance(prompt, str):
         return _request(body, max_tokens, logprobs, text=prompt)
-    if isinstance(prompt, list) and all(_is_int(one) for one in prompt):
+    if isinstance(prompt, list) and all(is_int(one) for one in prompt):
         return _request(body, max_tokens, logprobs, token_ids=tuple(prompt))
     raise InvalidInput("prompt", prompt, "one text or one list of token ids")
+
+
+def in_body(error: InvalidInput, body: Mapping[str, Any]) -> InvalidInput:
+    """The front door's refusal with the field's name in `body`, where the client can find it."""
+    field = error.field
+    for section in ("sampling.", "stopping.", "prompt.chat."):
+        field = field.removeprefix(section)
+    if field.startswith("prompt."):
+        field = "prompt"
+    renamed = {"request_id": "X-Request-Id"}
+    if "messages" in body:
+        renamed |= {"prompt": "messages"}
+    if body.get("max_completion_tokens") is not None:
+        renamed["max_tokens"] = "max_completion_tokens"
+    return type(error)(renamed.get(field, field), error.value, error.limit)
 
 
 def _request(
@@ -107,92 +118,71 @@ def _request(
     chat: tuple[ChatMessage, ...] | None = None,
     token_ids: tuple[int, ...] | None = None,
 ) -> OpenAiRequest:
-    stop = body.get("stop")
-    stops = (stop,) if isinstance(stop, str) else tuple(_strings("stop", stop or []))
-    options = {name: value for name, kind in _SAMPLING.items() if (value := _get(body, name, kind)) is not None}
-    stream_options = _get(body, "stream_options", dict) or {}
+    options = {name: value for name, kind in SAMPLING.items() if (value := get(body, name, kind)) is not None}
     request = GenerateRequest(
         text=text,
         chat=chat,
         token_ids=token_ids,
-        model=_get(body, "model", str) or "",
-        sampling=SamplingOptions(logit_bias=_bias(_get(body, "logit_bias", dict) or {}), **options),
+        model=get(body, "model", str) or "",
+        sampling=SamplingOptions(logit_bias=biases(get(body, "logit_bias", dict) or {}), **options),
         stopping=Stopping(
             max_tokens=max_tokens,
-            min_tokens=_get(body, "min_tokens", int) or 0,
-            stop=stops,
-            stop_token_ids=tuple(_ints("stop_token_ids", _get(body, "stop_token_ids", list) or [])),
-            ignore_eos=bool(_get(body, "ignore_eos", bool)),
+            min_tokens=get(body, "min_tokens", int) or 0,
+            stop=stops(body.get("stop")),
+            stop_token_ids=_stop_ids(body),
+            ignore_eos=bool(get(body, "ignore_eos", bool)),
         ),
         logprobs=logprobs,
-        n=_get(body, "n", int),
-        tenant=_get(body, "tenant", str) or "",
-        priority=_get(body, "priority", int) or 0,
-        deadline_ms=_get(body, "deadline_ms", int),
+        n=get(body, "n", int),
+        tenant=get(body, "tenant", str) or "",
+        priority=get(body, "priority", int) or 0,
+        deadline_ms=get(body, "deadline_ms", int),
     )
-    return OpenAiRequest(request, bool(_get(body, "stream", bool)), bool(stream_options.get("include_usage")))
+    stream = bool(get(body, "stream", bool))
+    return OpenAiRequest(request, stream, _include_usage(body, stream=stream))
 
 
-def _message(index: int, message: object) -> ChatMessage:
-    field = f"messages[{index}]"
+def _chat_logprobs(body: Mapping[str, Any]) -> int | None:
+    """A flag and a number there, one number here."""
+    wanted, top = get(body, "logprobs", bool), get(body, "top_logprobs", int)
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidInput("top_logprobs", top, f"0 to {MAX_LOGPROBS}")
+    if top and not wanted:
+        raise InvalidInput("top_logprobs", top, "needs logprobs: true")
+    return (top or 0) if wanted else None
+
+
+def _include_usage(body: Mapping[str, Any], *, stream: bool) -> bool:
+    options = get(body, "stream_options", dict)
+    if options is None:
+        return False
+    if not stream:
+        raise InvalidInput("stream_options", options, "needs stream: true")
+    refuse_others(options, {"include_usage"}, _STREAM_ABSENT, below="stream_options.")
+    return bool(get(options, "include_usage", bool, below="stream_options."))
+
+
+def _stop_ids(body: Mapping[str, Any]) -> tuple[int, ...]:
+    return id_list("stop_token_ids", get(body, "stop_token_ids", list) or [])
+
+
+def _message(field: str, message: object) -> ChatMessage:
     if not isinstance(message, dict):
         raise InvalidInput(field, message, "an object with role and content")
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise InvalidInput(f"{field}.role", role, f"one of {', '.join(_ROLES)}")
+    refuse_others(message, {"role", "content", "name"}, _MESSAGE_ABSENT, below=f"{field}.")
     content = message.get("content")
     if isinstance(content, str):
         return ChatMessage(_ROLES[role], content)
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        texts = [text for text in parts if isinstance(text, str)]
-        if len(texts) == len(content):
-            return ChatMessage(_ROLES[role], "".join(texts))
-    raise InvalidInput(f"{field}.content", content, "a text or a list of text parts")
+    if not isinstance(content, list):
+        raise InvalidInput(f"{field}.content", content, "a text or a list of text parts")
+    return ChatMessage(_ROLES[role], "".join(_part(f"{field}.content[{i}]", part) for i, part in enumerate(content)))
 
 
-def _refuse_unknown(body: Mapping[str, Any], known: frozenset[str]) -> None:
-    for name, value in body.items():
-        if name in _ABSENT:
-            if value not in _ABSENT[name]:
-                raise InvalidInput(name, value, "not supported here")
-        elif name not in known and name not in _SAMPLING and name not in _IGNORED:
-            raise InvalidInput(name, value, "no such field")
-
-
-def _get(body: Mapping[str, Any], name: str, kind: type) -> Any:  # noqa: ANN401
-    """The field's value of this JSON type; None when absent or null."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if kind is float and _is_int(value):
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise InvalidInput(name, value, "must fit a float") from error
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InvalidInput(name, value, f"must be {kind.__name__}")
-    return value
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _bias(bias: Mapping[str, Any]) -> dict[int, float]:
-    try:
-        return {int(token): float(value) for token, value in bias.items()}
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("logit_bias", bias, "token ids to numbers") from error
-
-
-def _strings(name: str, values: object) -> list[str]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InvalidInput(name, values, "a text or a list of texts")
-    return values
-
-
-def _ints(name: str, values: list[Any]) -> list[int]:
-    if not all(_is_int(value) for value in values):
-        raise InvalidInput(name, values, "a list of numbers")
-    return values
+def _part(field: str, part: object) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        raise InvalidInput(field, part, "a text part: type text and a text")
+    refuse_others(part, {"type", "text"}, {}, below=f"{field}.")
+    return str(part["text"])

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from common.errors import InvalidInput, Overloaded, TandemError
@@ -97,7 +98,17 @@ def error_object(error: TandemError) -> dict[str, Any]:
     if isinstance(error, Overloaded):
         kind = "rate_limit_error"
     param = error.field if isinstance(error, InvalidInput) else None
-    return {"error": {"message": str(error), "type": kind, "param": param, "code": error.reason.lower()}}
+    return _error(str(error), kind, param, error.reason.lower())
+
+
+def no_route_object(method: str, path: str, status: int) -> dict[str, Any]:
+    """For a request that is no call of ours: 404 for its path, 405 for its method."""
+    code = "method_not_allowed" if status == HTTPStatus.METHOD_NOT_ALLOWED else "not_found"
+    return _error(f"{method} {path}: {code.replace('_', ' ')}", "invalid_request_error", None, code)
+
+
+def _error(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def sse(document: dict[str, Any]) -> bytes:

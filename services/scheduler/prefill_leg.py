@@ -25,7 +25,6 @@ class PrefillLeg:
         self._keep_for_decode = keep_for_decode
         self._peer: PrefillPeer | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._computing_tokens = 0  # of the work that is under way there
         self.name = ""
 
     def place(self, cached_blocks: Mapping[str, int], excluded: Collection[str]) -> Placement:
@@ -59,29 +58,15 @@ class PrefillLeg:
             raise WorkerLost(f"{self.name}: left the cluster")
         return TransferSource(self.name, self._peer.known.address, known.incarnation)
 
-    def started(self, cached_tokens: int) -> None:
-        known = self._around.fleet.get(self.name)
-        if known is not None and not self._computing_tokens:
-            self._computing_tokens = max(1, len(self._work.token_ids) - cached_tokens)
-            known.rate.begin()
-
     def computed(self) -> None:
         """The first token came: the instance has nothing more to compute for this work."""
-        self._stop_measuring(self._computing_tokens)
         self._around.fleet.close(self.name, self._work.work_id)
 
     def leave(self) -> None:
         """Stop reading, which cancels what is left of the work there."""
         if self._reader is not None:
             self._reader.cancel()
-        self._stop_measuring(0)
         self._around.fleet.close(self.name, self._work.work_id)
-
-    def _stop_measuring(self, tokens: int) -> None:
-        known = self._around.fleet.get(self.name)
-        if self._computing_tokens and known is not None:
-            known.rate.end(tokens)
-        self._computing_tokens = 0
 
     async def _read(self, peer: PrefillPeer) -> None:
         """Until the stream ends, the instance is fenced, or we leave."""

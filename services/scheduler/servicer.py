@@ -13,6 +13,7 @@ from common.rpc.convert_inference import (
     request_from_wire,
 )
 from common.rpc.errors import abort
+from common.rpc.trace_metadata import named_trace
 from protos import inference_pb2, inference_pb2_grpc
 from services.scheduler.core import Core
 
@@ -26,7 +27,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def Generate(  # noqa: N802
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateDelta]:
-        deltas = self._core.generate(request_from_wire(request), context.time_remaining())
+        deltas = self._core.generate(request_from_wire(request), context.time_remaining(), named_trace(context))
         try:
             async for delta in deltas:
                 yield delta_to_wire(delta)
@@ -36,9 +37,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await deltas.aclose()
 
     async def Cancel(  # noqa: N802
-        self, request: inference_pb2.CancelRequest, _context: grpc.aio.ServicerContext
+        self, request: inference_pb2.CancelRequest, context: grpc.aio.ServicerContext
     ) -> inference_pb2.CancelResponse:
-        return inference_pb2.CancelResponse(found=self._core.cancel(request.request_id))
+        try:
+            outcome = await self._core.cancel(request.request_id)
+        except TandemError as error:
+            await abort(context, error)
+        return inference_pb2.CancelResponse(found=outcome.found, replicas=outcome.replicas)
 
     async def GetModel(  # noqa: N802
         self, request: inference_pb2.GetModelRequest, context: grpc.aio.ServicerContext

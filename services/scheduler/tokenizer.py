@@ -15,44 +15,49 @@ from typing import Any
 
 import jinja2
 import jinja2.sandbox
-from tokenizers import Tokenizer as HuggingFaceTokenizer
 
+from common.config.json_file import read_json_object
+from common.config.tokenizer_file import build_tokenizer
 from common.errors import CheckpointError, InvalidInput
 from common.rpc.inference_data import ChatMessage
-from services.scheduler.json_file import read_json_object
 
 THINK_START, THINK_END = "<think>", "</think>"
+_DOCUMENT, _CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
 class Tokenizer:
     """A byte-level BPE tokenizer with its chat template."""
 
-    def __init__(self, document: dict[str, Any], config: dict[str, Any], template: str | None) -> None:
+    def __init__(
+        self, document: dict[str, Any], config: dict[str, Any], template: str | None, directory: Path = Path()
+    ) -> None:
         """
         Args:
             document: the content of ``tokenizer.json``.
             config: the content of ``tokenizer_config.json``.
             template: the chat template in Jinja, if the model has one.
+            directory: where they are, for errors.
 
         Raises:
-            CheckpointError: not byte-level, so that bytes cannot be told token by token.
+            CheckpointError: one of them is malformed, or not byte-level, so that bytes cannot be told token by token.
         """
+        file = directory / _DOCUMENT
+        self._full = build_tokenizer(document, file)
         if not _is_byte_level(document.get("decoder")):
-            raise CheckpointError("tokenizer.json: decoder is not ByteLevel")
+            raise CheckpointError(f"{file}: decoder is not ByteLevel")
+        self._plain = build_tokenizer({**document, "added_tokens": []}, file)
         added: list[dict[str, Any]] = document.get("added_tokens") or []
-        self._full = HuggingFaceTokenizer.from_str(json.dumps(document))
-        self._plain = HuggingFaceTokenizer.from_str(json.dumps({**document, "added_tokens": []}))
         self._control_ids: dict[str, int] = {token["content"]: token["id"] for token in added}
         self._special_ids = frozenset(token["id"] for token in added if token["special"])
         self._vocabulary: dict[int, str] = {i: text for text, i in self._full.get_vocab(with_added_tokens=True).items()}
         self._longest_token_chars = max(len(text) for text in self._vocabulary.values())
         self._bytes: dict[int, bytes] = {}
-        self._bos_text = _token_text(config.get("bos_token"))
-        self._eos_text = _token_text(config.get("eos_token"))
-        self._bos_id = self._prefix_id(config)
+        self._bos_text = _token_text(config, "bos_token", directory)
+        self._eos_text = _token_text(config, "eos_token", directory)
+        self._bos_id = self._prefix_id(config, directory / _CONFIG)
         self._cut = _alternatives(self._control_ids)
-        self._template = None if template is None else _environment().from_string(template)
+        self._template = None if template is None else _parsed(template, directory)
 
     @staticmethod
     def load(directory: Path) -> "Tokenizer | None":
@@ -61,20 +66,12 @@ class Tokenizer:
         Raises:
             CheckpointError: a file cannot be read or is not what it should be.
         """
-        file = directory / "tokenizer.json"
+        file = directory / _DOCUMENT
         if not file.exists():
             return None
-        config_file = directory / "tokenizer_config.json"
+        config_file = directory / _CONFIG
         config = read_json_object(config_file) if config_file.exists() else {}
-        return Tokenizer(read_json_object(file), config, _template_text(directory, config))
-
-    @property
-    def has_template(self) -> bool:
-        return self._template is not None
-
-    @property
-    def eos_id(self) -> int | None:
-        return self.token_id(self._eos_text)
+        return Tokenizer(read_json_object(file), config, _template_text(directory, config), directory)
 
     @property
     def longest_token_chars(self) -> int:
@@ -127,8 +124,10 @@ class Tokenizer:
             self._bytes[token_id] = known
         return known
 
-    def _prefix_id(self, config: dict[str, Any]) -> int | None:
+    def _prefix_id(self, config: dict[str, Any], file: Path) -> int | None:
         wanted = config.get("add_bos_token")
+        if wanted is not None and not isinstance(wanted, bool):
+            raise CheckpointError(f"{file}: add_bos_token = {wanted!r}: must be true or false")
         if wanted is None:
             ids: list[int] = self._full.encode("", add_special_tokens=True).ids
             return ids[0] if ids and self._vocabulary[ids[0]] == self._bos_text else None
@@ -166,11 +165,15 @@ def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
     return bool(decoder["type"] == "ByteLevel")
 
 
-def _token_text(token: object) -> str:
-    """`bos_token` and the like are a string or an object with `content`."""
-    if isinstance(token, dict):
-        return str(token["content"])
-    return token if isinstance(token, str) else ""
+def _token_text(config: dict[str, Any], name: str, directory: Path) -> str:
+    """`bos_token` and the like are a string or an object with `content`; without one it is empty."""
+    token = config.get(name)
+    text = token.get("content") if isinstance(token, dict) else token
+    if text is None and token is None:
+        return ""
+    if not isinstance(text, str):
+        raise CheckpointError(f"{directory / _CONFIG}: {name} = {token!r}: must be a text, or an object with content")
+    return text
 
 
 def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
@@ -199,13 +202,29 @@ def _raise_exception(message: str) -> str:
 
 
 def _template_text(directory: Path, config: dict[str, Any]) -> str | None:
-    file = directory / "chat_template.jinja"
+    """The model's own file, or what the tokenizer's configuration holds: one template, or several by name."""
+    file = directory / _TEMPLATE
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{file}: cannot be read: {error}") from error
     template = config.get("chat_template")
-    if isinstance(template, list):
-        return next((one["template"] for one in template if one["name"] == "default"), None)
-    return template if isinstance(template, str) else None
+    if isinstance(template, list) and all(isinstance(one, dict) for one in template):
+        template = {one.get("name"): one.get("template") for one in template}.get("default")
+    if template is not None and not isinstance(template, str):
+        what = "must be a text, or a list of objects with name and template"
+        raise CheckpointError(f"{directory / _CONFIG}: chat_template = {str(template)[:80]}: {what}")
+    return template
+
+
+def _parsed(template: str, directory: Path) -> jinja2.Template:
+    try:
+        return _environment().from_string(template)
+    except jinja2.TemplateSyntaxError as error:
+        file = directory / _TEMPLATE
+        where = file if file.exists() else f"{directory / _CONFIG}: chat_template"
+        raise CheckpointError(f"{where}: line {error.lineno}: {error.message}") from error
 
 
 def _byte_alphabet() -> dict[str, int]:

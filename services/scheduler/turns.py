@@ -51,10 +51,6 @@ class Turns:
         """Prompt tokens of the requests that wait, once a choice."""
         return round(self._queue.waiting_cost)
 
-    def waiting_of(self, tenant: str) -> float:
-        """Waiting requests of one tenant, by weight."""
-        return self._queue.count(tenant)
-
     async def take(self, tenant: str, priority: int, tokens: int, choices: int, deadline_s: float | None) -> Turn:
         """Wait for the turn of a request; `leave` must follow, whatever happens after.
 

@@ -11,7 +11,7 @@ PACKAGES = ("common", "kernels", "services", "loadgen", "protos")
 # A part may import parts of lower rungs, and itself; parts that share a rung stay apart.
 LADDER: tuple[tuple[str, ...], ...] = (
     ("kernels", "protos"),
-    ("common.errors", "common.request", "common.clock", "common.version"),
+    ("common.errors", "common.request", "common.clock", "common.version", "common.cancellation"),
     ("common.config", "common.telemetry"),
     ("common.rpc", "common.state", "common.bus", "common.kv"),
     ("common.transfer", "common.parallel"),

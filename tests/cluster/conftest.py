@@ -22,6 +22,7 @@ BASE: dict[str, Any] = {
     "prefill": {"blocks": 256, "chunk_tokens": 64},
     "decode": {"blocks": 256, "landing_blocks": 32, "draining_blocks_limit": 16},
     "redis": {"worker_lease_s": 3.0},
+    "scheduler": {"lookup_budget_ms": 200.0},  # for a machine that does much else
 }
 CONFIGURATIONS: dict[str, list[str]] = {
     # Two groups of each role, so that one can die.
@@ -34,7 +35,21 @@ CONFIGURATIONS: dict[str, list[str]] = {
         "draft_tokens=0", "prefill.parallel.ep=2", "prefill.parallel.tp=2",
         "decode.parallel.ep=2", "decode.parallel.tp=2",
     ],
+    # Unequal tensor parallelism: latent is the same whatever the ranks of an instance share.
+    "decode-tp2": ["draft_tokens=2", "decode.parallel.ep=2", "decode.parallel.tp=2"],
+    "prefill-tp2": ["draft_tokens=1", "prefill.parallel.ep=2", "prefill.parallel.tp=2"],
+    # Pods of several instances, and groups of several pods.
+    "ep4": [
+        "draft_tokens=1", "decode.parallel.ep=4", "decode.parallel.instances_per_pod=2",
+        "decode.worker.schedule=dual_microbatch",
+    ],
+    "ep4-tp2": [
+        "draft_tokens=2", "prefill.parallel.ep=2", "prefill.parallel.instances_per_pod=1",
+        "decode.parallel.ep=4", "decode.parallel.tp=2", "decode.parallel.instances_per_pod=2",
+        "decode.worker.schedule=dispatch_overlap",
+    ],
 }  # fmt: skip
+LONG = {"tp2", "ep4-tp2"}  # in the matrix
 
 
 @pytest.fixture(scope="session")

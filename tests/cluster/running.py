@@ -100,8 +100,11 @@ class RunningCluster:
         )
 
     def stop(self) -> None:
+        running = [child for child in self.cluster.children.values() if child.running()]
         killed = self.cluster.stop()
         assert killed == [], f"did not end by themselves: {killed}\n{self.logs()}"
+        failed = {child.name: child.code() for child in running if child.code() != 0}
+        assert failed == {}, f"did not end in order: {failed}\n{self.logs()}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.cluster.children)

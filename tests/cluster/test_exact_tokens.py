@@ -5,12 +5,20 @@ import random
 
 import pytest
 
-from tests.cluster.conftest import CONFIGURATIONS, Clusters
+from tests.cluster.conftest import CONFIGURATIONS, LONG, Clusters
 from tests.cluster.running import ask, greedy
 from tests.oracle.transformers_model import Oracle
 
 TOKENS = 16
-LENGTHS = {"pairs": (1, 15, 16, 17, 65, 200), "ep2": (1, 40, 130), "tp2": (17, 70)}
+LENGTHS = {
+    "pairs": (1, 15, 16, 17, 65, 200),
+    "ep2": (1, 40, 130),
+    "tp2": (17, 70),
+    "decode-tp2": (1, 17, 70),
+    "prefill-tp2": (16, 17, 150),
+    "ep4": (1, 15, 33, 64, 90),  # more than instances
+    "ep4-tp2": (1, 33, 64),
+}
 
 
 def prompts(configuration: str) -> list[list[int]]:
@@ -18,7 +26,10 @@ def prompts(configuration: str) -> list[list[int]]:
     return [[draws.randrange(2, 512) for _ in range(length)] for length in LENGTHS[configuration]]
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "configuration",
+    [pytest.param(name, marks=pytest.mark.matrix if name in LONG else ()) for name in CONFIGURATIONS],
+)
 def test_tokens_equal_the_reference(configuration: str, clusters: Clusters, oracle: Oracle) -> None:
     running = clusters.get(configuration)
     cases = prompts(configuration)

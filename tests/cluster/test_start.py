@@ -75,6 +75,28 @@ def test_an_absent_dependency_is_named_and_the_wait_ends(
     assert f"no {named} at" in said
 
 
+@pytest.mark.parametrize(("module", "named"), [("services.prefill.pod", "Redis"), ("services.decode.pod", "NATS")])
+def test_a_worker_that_waits_ends_at_once_when_asked(model: Path, tmp_path: Path, module: str, named: str) -> None:
+    ports, valkey = free_ports(2), EmbeddedValkey()
+    if named == "NATS":
+        valkey.start(ports, tmp_path)
+    process = start(module, config_file(model, tmp_path, ports, ports + 1, 60.0))
+    try:
+        assert process.stderr is not None
+        deadline_s = time.monotonic() + 90
+        while f"waiting for {named}" not in (line := process.stderr.readline()):
+            assert line, "the worker ended instead of waiting"
+            assert time.monotonic() < deadline_s
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    finally:
+        process.kill()
+        valkey.stop()
+    assert process.returncode == 1
+    assert f"asked to end while waiting for {named} at" in said
+    assert "Traceback" not in said
+
+
 def test_a_late_redis_is_waited_for(model: Path, tmp_path: Path) -> None:
     """Started before Redis and NATS; ready soon after they are."""
     ports = free_ports(2)

@@ -50,8 +50,10 @@ class FixedDiscovery:
     def __init__(self) -> None:
         self.workers: dict[str, FakePrefill | FakeDecode] = {}
         self.gone = False
+        self.looks = 0
 
     async def current(self) -> Sequence[WorkerRecord]:
+        self.looks += 1
         if self.gone:
             raise DependencyUnavailable("redis: no answer")
         return [WorkerRecord(w.instance, w.role, w.group, w.address, w.incarnation) for w in self.workers.values()]
@@ -172,6 +174,11 @@ class FakeCluster:
 
 def with_settings(**changes: object) -> SchedulerSettings:
     return replace(SETTINGS, **changes)
+
+
+def drawn(decode: FakeDecode) -> int:
+    """Tokens that a fake has drawn for the work it has now."""
+    return sum(running.drawn for running in decode.works.values())
 
 
 def tokens_of(deltas: Sequence[Delta], choice: int = 0) -> list[int]:

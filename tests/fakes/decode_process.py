@@ -12,14 +12,14 @@ from common.clock import MonotonicClock
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent, Reserved, Tokens
 from common.engine.loop import EngineLoop, follow
+from common.engine.runner import Runner
 from common.engine.settings import DecodeSettings
 from common.kv.block_pool import BlockPool
 from common.model.config import read_model_config
 from common.model.load import load_model
-from common.parallel.exchange import Exchange
 from common.parallel.expert_placement import ExpertPlacement
 from common.parallel.gloo import GlooTransport
-from common.parallel.groups import Topology, tensor_group
+from common.parallel.groups import Topology, exchange, tensor_group
 from common.parallel.rendezvous import connect_store
 from common.parallel.schedule import Schedule
 from common.parallel.step_gate import LockStepGate
@@ -60,12 +60,13 @@ def main(place: Place, inbox: "Queue[Delivery | None]", outbox: "Queue[tuple[str
     group = tensor_group(topology, transport)
     placement = ExpertPlacement.contiguous(read_model_config(place.directory).gate.experts, place.world)
     model = load_model(
-        place.directory, topology=topology, all_to_all=Exchange(transport, placement), tensor_group=group
+        place.directory, topology=topology, all_to_all=exchange(transport, placement), tensor_group=group
     )
     shape = place.settings.shape
     runner = Rank(model, group).runner(shape)
     if topology.tp_rank:
         follow(runner)
+        transport.close(WAIT_S)
         return
     gate = LockStepGate(POLICIES[place.schedule], StoreWakeFlag(store, "decode"))
     engine = DecodeEngine(place.settings, runner, BlockPool(shape.total_blocks), MonotonicClock(), gate, root=root)
@@ -75,14 +76,19 @@ def main(place: Place, inbox: "Queue[Delivery | None]", outbox: "Queue[tuple[str
         lambda batch: [events.put(event) for event in batch],
         MonotonicClock(),
         name="decode",
-        at_end=lambda: run(runner.release_followers()),
+        at_end=lambda: leave(runner, transport),
     )
     loop.start()
     while (delivery := inbox.get(timeout=WAIT_S)) is not None:
         serve(delivery, loop, events, outbox)
     loop.stop(drain_s=WAIT_S)
-    assert loop.error is None
+    assert loop.error is None, str(loop.error)
     engine.check_idle()
+
+
+def leave(runner: Runner, transport: GlooTransport) -> None:
+    run(runner.release_followers())
+    transport.close(WAIT_S)
 
 
 def serve(

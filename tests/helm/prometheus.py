@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prometheus_client import CollectorRegistry, generate_latest
 
-from services.autoscaler.metrics import autoscaler_metrics
 from tests.helm.chart import CHART, ROOT
 
 RULES = tuple(sorted((CHART / "files/rules").glob("*.yaml")))
@@ -55,13 +53,6 @@ def shown_metrics() -> dict[str, str]:
     for rule in rules():
         found |= {name: str(rule.get("alert") or rule["record"]) for name in names_in(rule["expr"])}
     return found
-
-
-def autoscaler_exports() -> set[str]:
-    """What the autoscaler's own registry exports; it cannot run without an API server."""
-    registry = CollectorRegistry()
-    autoscaler_metrics(registry, "any")
-    return set(re.findall(r"^(tandem_\w+)[{ ]", generate_latest(registry).decode(), re.MULTILINE))
 
 
 def promtool() -> str | None:

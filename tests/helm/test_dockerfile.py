@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from common.version import VERSION
+from tests.helm.resolve_images import IMAGES, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TARGETS = ("cpu", "gpu")
+TARGETS = IMAGES
 
 
 @dataclass
@@ -46,12 +48,12 @@ def parse(text: str) -> tuple[dict[str, str], dict[str, Stage]]:
 
 
 ARGUMENTS, STAGES = parse((ROOT / "Dockerfile").read_text())
-CONSTRAINTS = {
-    canonicalize_name(name): Version(version)
-    for name, _, version in (
-        line.partition("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"
-    )
-}
+
+
+def versions(target: str) -> dict[str, Version]:
+    lines = (ROOT / f"constraints-{target}.txt").read_text().splitlines()
+    pairs = (line.partition("==") for line in lines if line[0] != "#")
+    return {canonicalize_name(name): Version(version) for name, _, version in pairs}
 
 
 def test_there_is_a_target_for_each_extra_that_runs() -> None:
@@ -62,10 +64,10 @@ def test_there_is_a_target_for_each_extra_that_runs() -> None:
 def test_one_install_step_takes_the_extra_of_the_targets_name(target: str) -> None:
     installs = [step for step in STAGES[target].all("RUN") if "pip install" in step]
     torch = '"${TORCH}" ' if target == "cpu" else ""
-    assert installs == [f"pip install --constraint constraints.txt {torch}'.[{target}]'"]
+    assert installs == [f"pip install --constraint constraints-{target}.txt {torch}'.[{target}]'"]
     copied = {word for step in STAGES[target].all("COPY") for word in step.split()[:-1]}
     packages = {pattern.rstrip("*") for pattern in package_patterns()}
-    assert packages | {"pyproject.toml", "constraints.txt"} <= copied
+    assert packages | {"pyproject.toml", f"constraints-{target}.txt"} <= copied
     assert all((ROOT / name).exists() for name in copied)
 
 
@@ -85,24 +87,28 @@ def test_bases_are_pinned_and_name_no_registry(target: str) -> None:
 def test_the_user_is_the_charts_and_not_root(target: str) -> None:
     assert STAGES[target].all("USER") == ["10001:10001"]
     assert STAGES[target].steps[-1][0] == "CMD"
-    assert "runAsUser: 10001" in (ROOT / "helm/templates/_environment.tpl").read_text()
-
-
-@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
-def test_every_dependency_has_one_version_within_its_bounds(requirement: str) -> None:
-    wanted = Requirement(requirement)
-    assert wanted.specifier.contains(CONSTRAINTS[canonicalize_name(wanted.name)])
+    assert yaml.safe_load((ROOT / "helm/values.yaml").read_text())["runAsUser"] == 10001
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_requirement_of_an_extra_has_one_version(target: str) -> None:
-    torch = Requirement(ARGUMENTS["TORCH"])
-    for requirement in map(Requirement, PROJECT["optional-dependencies"][target]):
-        pinned = str(requirement.specifier).startswith("==")
-        if not pinned and requirement.name == "torch":
-            assert requirement.specifier.contains(str(torch.specifier).removeprefix("=="))
-        elif not pinned:
-            assert requirement.specifier.contains(CONSTRAINTS[canonicalize_name(requirement.name)])
+def test_every_requirement_has_one_version_within_its_bounds(target: str) -> None:
+    known = versions(target)
+    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"][target]
+    if target == "cpu":
+        wanted = [*wanted, ARGUMENTS["TORCH"]]
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(known[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_versions_exist_and_agree_with_one_another(target: str, tmp_path: Path) -> None:
+    """Resolved anew for the image's Python and platform from metadata alone, they come out as they are."""
+    file = tmp_path / f"constraints-{target}.txt"
+    now = (ROOT / file.name).read_text()
+    file.write_text(now)
+    resolve(target, file)
+    assert file.read_text() == now
 
 
 def test_the_makefile_and_the_image_take_the_same_torch() -> None:

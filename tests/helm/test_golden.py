@@ -18,6 +18,17 @@ GOLDEN = Path(__file__).parent / "golden"
 LEFT_OUT = {"NetworkPolicy", "ServiceAccount"}
 
 
+class _Lines(yaml.SafeDumper):
+    """Text of several lines as several lines."""
+
+
+def _text(dumper: _Lines, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Lines.add_representer(str, _text)
+
+
 def normal(objects: list[Object]) -> str:
     """Without what is random, what is the same everywhere, and digests that follow from the rest."""
     kept = []
@@ -28,7 +39,7 @@ def normal(objects: list[Object]) -> str:
             object_["data"] = dict.fromkeys(object_["data"], "(random)")
         kept.append(object_)
     kept.sort(key=lambda o: (o["kind"], o["metadata"]["name"]))
-    text = yaml.safe_dump_all(kept, sort_keys=True, width=110)
+    text = yaml.dump_all(kept, Dumper=_Lines, sort_keys=True, width=110)
     return re.sub(r"(tandem/config: )\S+", r"\1(digest)", text)
 
 

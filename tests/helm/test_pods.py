@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,12 @@ def test_workers_take_their_flags(role: str, shape: str, request: pytest.Fixture
     arguments = parse_arguments(role, filled)  # type: ignore[arg-type]
     assert (arguments.config, arguments.log_format) == (Path("/etc/tandem/tandem.yaml"), "json")
     assert (arguments.pod.group, arguments.pod.node) == (1, 3)
+    (shm,) = (m["mountPath"] for m in container["volumeMounts"] if m["name"] == "shm")
+    assert str(arguments.clear_shared_memory) == shm
     host, _, port = arguments.rendezvous.rpartition(":")
     assert int(port) == named(container["ports"], "rendezvous")["containerPort"]
-    leader = f"prod-tandem-{role}-0-0.prod-tandem-{role}.{NAMESPACE}.svc"
+    assert arguments.health_port == named(container["ports"], "health")["containerPort"]
+    leader = f"prod-tandem-{role}-g0-0.prod-tandem-{role}-pods.{NAMESPACE}.svc"
     assert host == ("$(LWS_LEADER_ADDRESS)" if shape == "everything" else leader)
 
 
@@ -119,7 +123,7 @@ def test_ports_are_the_files(shape: str, request: pytest.FixtureRequest) -> None
         for i in range(instances):
             assert ports[f"grpc-{i}"] == pool.worker.first_port + i
             assert ports[f"metrics-{i}"] == pool.worker.first_metrics_port + i
-        assert len(ports) == len(set(ports.values())) == 2 * instances + 1
+        assert len(ports) == len(set(ports.values())) == 2 * instances + 2
     _, container = worker(objects, "scheduler")
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
     scheduler = config.scheduler
@@ -251,9 +255,12 @@ def walk(values: Any, path: str = "") -> list[tuple[str, Any]]:
 
 def test_budgets_of_disruption_count_groups(helm4: Chart) -> None:
     def budget(settings: list[str], role: str) -> int:
-        return int(one(helm4.objects("h100-ep128", settings), "PodDisruptionBudget", role)["spec"]["maxUnavailable"])
+        spec = one(helm4.objects("h100-ep128", settings), "PodDisruptionBudget", role)["spec"]
+        assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        return int(spec["maxUnavailable"])
 
     assert budget([], "-decode") == 1
+    assert budget([], "-scheduler") == 1
     # After two whole groups of sixteen one pod of the third may go.
     assert budget(["decode.groups=4", "decode.pdb.maxUnavailableGroups=3"], "-decode") == 33
 
@@ -270,9 +277,9 @@ def test_a_group_of_statefulsets_knows_its_number(helm4: Chart) -> None:
         assert (
             group["spec"]["selector"]["matchLabels"].items() <= group["spec"]["template"]["metadata"]["labels"].items()
         )
-        assert f"prod-tandem-prefill-{number}-0." in str(container["args"])
+        assert f"prod-tandem-prefill-g{number}-0." in str(container["args"])
         assert (group["spec"]["replicas"], group["spec"]["podManagementPolicy"]) == (2, "Parallel")
-    service = one(objects, "Service", "-prefill")
+    service = one(objects, "Service", "-prefill-pods")
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
@@ -323,6 +330,12 @@ def test_notes_name_the_next_steps(helm4: Chart) -> None:
     commands = [shlex.split(line) for line in notes.splitlines() if line.strip().startswith(("kubectl", "helm"))]
     assert ["helm", "test", "prod", "-n", NAMESPACE, "--logs"] in commands
     assert "bundled" in notes
+    assert "networkPolicy.clients" not in notes + str(commands)
+    assert not [command for command in commands if "delete" in command]
+    site = ["scheduler.service.type=LoadBalancer", "groupController=StatefulSet"]
+    notes = helm4.render("h100-ep16", site, notes=True).split("NOTES:")[-1]
+    assert "networkPolicy.clients" in notes
+    assert "tandem/group=0" in notes
 
 
 def test_the_autoscaler_finds_pools_and_schedulers(everything: list[Object]) -> None:
@@ -346,3 +359,15 @@ def test_the_autoscaler_finds_pools_and_schedulers(everything: list[Object]) -> 
         if "leases" in r["resources"] and "resourceNames" in r
     )
     assert lease["resourceNames"] == [section["lease_name"]]
+
+
+def test_front_doors_fetch_every_file_that_they_read(everything: list[Object]) -> None:
+    sources = [*(ROOT / "services/scheduler").glob("*.py"), ROOT / "common/config/checkpoint.py"]
+    read = {text for file in sources for text in re.findall(r'"(\w+\.(?:json|jinja|txt|model))"', file.read_text())}
+    assert {"config.json", "tokenizer.json", "chat_template.jinja"} <= read
+    for role in ("scheduler", "autoscaler", "doctor"):
+        template, _ = worker(everything, role)
+        args = named(template["spec"]["initContainers"], "download")["args"]
+        patterns = [args[i + 1] for i, argument in enumerate(args) if argument == "--only"]
+        assert not [name for name in read if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+        assert not any(fnmatchcase("model-00001-of-000163.safetensors", pattern) for pattern in patterns)

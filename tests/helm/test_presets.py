@@ -1,6 +1,7 @@
 """Each preset under both versions of Helm: lint, schemas of the oldest and newest Kubernetes, a file that loads."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from common.config.autoscaler import AutoscalerConfig
 from common.config.cluster import ClusterConfig, DecodeConfig, PrefillConfig, SchedulerConfig, WorkerConfig
 from common.config.load import parse_cluster, with_environment
 from common.config.place import ROLES, parallel_of
@@ -132,3 +134,39 @@ def test_the_schema_knows_the_schedulers_fields() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["scheduler"]["properties"]["settings"]
     own = {"replicas", "host", "port", "http_port", "metrics_port", "drain_timeout_s"}
     assert set(schema["properties"]) == set(SchedulerConfig.model_fields) - own
+
+
+def test_the_schema_knows_the_autoscalers_fields() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["autoscaler"]["properties"]
+    own = {
+        "host", "metrics_port", "schedulers", "group_controller", "selector", "lease_name", "prefill", "decode",
+    }  # fmt: skip
+    assert set(schema["settings"]["properties"]) == set(AutoscalerConfig.model_fields) - own
+
+
+def test_defaults_that_the_checks_assume_are_the_processes() -> None:
+    text = (CHART / "templates/_checks.tpl").read_text() + (CHART / "templates/_checks_pod.tpl").read_text()
+    assumed = {name: float(value) for value, name in re.findall(r"default (\d+) \$\w+(?:\.\w+)*\.(\w+_\w+)", text)}
+    fields = DecodeConfig.model_fields | AutoscalerConfig.model_fields
+    assert len(assumed) == 7
+    assert assumed == {name: fields[name].default for name in assumed}
+
+
+PASSED_ON = {"settings", "worker", "resources", "layout"}  # as they are, so nothing in them must be there
+
+
+def test_no_default_can_be_taken_away() -> None:
+    """A null in a values file removes the default; what a template then finds missing is refused before."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def walk(part: dict[str, Any], values: dict[str, Any], path: str) -> None:
+        if "$ref" in part:
+            part = schema["$defs"][part["$ref"].rsplit("/")[-1]]
+        if "properties" not in part:
+            return
+        assert set(part["required"]) == set(values), path
+        for name, below in values.items():
+            if isinstance(below, dict) and name not in PASSED_ON:
+                walk(part["properties"][name], below, f"{path}.{name}")
+
+    walk(schema, yaml.safe_load((CHART / "values.yaml").read_text()), "")

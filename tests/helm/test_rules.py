@@ -87,11 +87,66 @@ def test_names_are_read_out_of_expressions() -> None:
         names_in("rate(some_other_total[5m])")
 
 
-def test_the_chart_installs_them_as_they_are(helm4: Chart) -> None:
+def test_the_chart_installs_them_for_its_namespace(helm4: Chart) -> None:
     objects = helm4.objects("h100-ep16", ["monitoring.rules.enabled=true"])
     for path in RULES:
-        assert one(objects, "PrometheusRule", f"-{path.stem}")["spec"] == yaml.safe_load(path.read_text())
+        installed = one(objects, "PrometheusRule", f"-{path.stem}")["spec"]["groups"]
+        groups = [group for group in yaml.safe_load(path.read_text())["groups"] if "autoscaler" not in group["name"]]
+        for group in groups:
+            for rule in group["rules"]:
+                rule["expr"] = re.sub(r"(tandem_[a-z_]+)(?![a-z_{])", r"\1{}", rule["expr"])
+                rule["expr"] = rule["expr"].replace("{", '{namespace="serving", ').replace(", }", "}")
+        assert installed == groups
     for path in DASHBOARDS:
         config = one(objects, "ConfigMap", f"-dashboard-{path.stem}")
         assert json.loads(config["data"][path.name]) == json.loads(path.read_text())
         assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def installed_rules(helm4: Chart, settings: list[str], file: Path) -> set[str]:
+    """Write the rules that a release brings, and give the names of its alerts."""
+    objects = helm4.objects("h100-ep16", ["monitoring.rules.enabled=true", *settings])
+    groups = [group for o in objects if o["kind"] == "PrometheusRule" for group in o["spec"]["groups"]]
+    file.write_text(yaml.safe_dump({"groups": groups}))
+    return {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+@needs_promtool
+def test_a_release_looks_at_its_own_namespace(helm4: Chart, tmp_path: Path) -> None:
+    """Another release's scheduler is no reason to keep quiet about ours."""
+    installed_rules(helm4, ["autoscaler.enabled=true"], tmp_path / "rules.yaml")
+    alert = next(alert for alert in alerts() if alert["alert"] == "TandemNoScheduler")
+    labels = {"namespace": "serving", "severity": "critical"}
+    cases = [
+        (f'tandem_live_requests{{namespace="{namespace}"}}', exp)
+        for namespace, exp in (
+            ("other", [{"exp_labels": labels, "exp_annotations": alert["annotations"]}]),
+            ("serving", []),
+        )
+    ]
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": series, "values": "1x20"}],
+            "alert_rule_test": [{"eval_time": "10m", "alertname": "TandemNoScheduler", "exp_alerts": expected}],
+        }
+        for series, expected in cases
+    ]
+    (tmp_path / "tests.yaml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests})
+    )
+    command = [str(promtool()), "test", "rules", str(tmp_path / "tests.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_release_alerts_for_the_parts_that_it_has(helm4: Chart, tmp_path: Path) -> None:
+    every = {alert["alert"] for alert in alerts()}
+    scaling = {"TandemNoAutoscaler", "TandemAutoscalerBlind"}
+    for settings, missing in (
+        (["autoscaler.enabled=true"], set()),
+        ([], scaling),
+        (["decode.enabled=false"], scaling | {"TandemNoDecode"}),
+        (["prefill.enabled=false"], scaling | {"TandemNoPrefill"}),
+    ):
+        assert every - installed_rules(helm4, settings, tmp_path / "rules.yaml") == missing

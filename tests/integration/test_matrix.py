@@ -205,13 +205,20 @@ def test_exact_tokens(zoo: Zoo, texts: Texts, case: Case) -> None:
     check(zoo, texts, case, LONG)
 
 
-@pytest.mark.parametrize("case", DESIGN[:5], ids=name)
+@pytest.mark.parametrize("case", DESIGN, ids=name)
 def test_exact_tokens_of_few_prompts(zoo: Zoo, texts: Texts, case: Case) -> None:
     check(zoo, texts, case, SHORT)
 
 
-@pytest.mark.matrix
+EP128: Case = {**PLAIN, "model": "ep128", "decode": "ep128 tp1", "schedule": Schedule.DUAL_MICROBATCH, "drafts": 1}
+
+
 def test_exact_tokens_over_128_ranks(zoo: Zoo, texts: Texts) -> None:
     """Two experts a rank; most ranks never have a token, and all take part in every step."""
-    case: Case = {**PLAIN, "model": "ep128", "decode": "ep128 tp1", "schedule": Schedule.DUAL_MICROBATCH, "drafts": 1}
-    check(zoo, texts, case, Scale(lengths=(1, 17, 40), tokens=8))
+    check(zoo, texts, EP128, Scale(lengths=(1, 17, 40), tokens=8))
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1200)
+def test_exact_tokens_of_many_prompts_over_128_ranks(zoo: Zoo, texts: Texts) -> None:
+    check(zoo, texts, EP128, LONG)

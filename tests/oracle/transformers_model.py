@@ -1,5 +1,6 @@
 """The reference: transformers' DeepSeek in fp32 over the same checkpoint."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +65,21 @@ class Oracle:
         return out
 
     @torch.inference_mode()
-    def mtp_logits(self, token_ids: list[int]) -> torch.Tensor:
-        """``[tokens - 1, vocab]``: row i is the MTP layer's guess at token i + 2 from position i and token i + 1."""
-        hidden = self.hidden_states(token_ids)[:-1]
+    def mtp_logits(self, token_ids: list[int], drafts: Sequence[int] = ()) -> torch.Tensor:
+        """``[tokens - 1 + drafts, vocab]``: row i is the MTP layer's guess at token i + 2.
+
+        It is made from position i and token i + 1; beyond the tokens from the layer's own output and the drafts.
+        """
+        hidden = self.hidden_states(token_ids)[None, :-1]
         mtp = self._mtp_model()
-        out = mtp.forward_layer(
-            0,
-            hidden[None],
-            torch.arange(1, len(token_ids))[None],
-            MtpCache(config=self.model.config.get_mtp_config()),
-            input_ids=torch.tensor([token_ids[1:]]),
-        )
-        logits: torch.Tensor = mtp._project_to_logits(out)[0]
+        cache = MtpCache(config=self.model.config.get_mtp_config())
+        given, first, outs = token_ids[1:], 1, []
+        for following in (*([draft] for draft in drafts), []):
+            positions = torch.arange(first, first + len(given))[None]
+            out = mtp.forward_layer(0, hidden, positions, cache, input_ids=torch.tensor([given]))
+            outs.append(out[0])
+            hidden, first, given = out[:, -1:], first + len(given), following
+        logits: torch.Tensor = mtp._project_to_logits(torch.cat(outs))
         return logits
 
     def _mtp_model(self) -> Any:

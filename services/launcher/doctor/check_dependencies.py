@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from common.config.cluster import EMBEDDED
 from services.launcher.doctor.check_node import size
-from services.launcher.doctor.facts import IN_A_POD, Facts, Nats, Redis
+from services.launcher.doctor.facts import IN_A_POD, UNTRUSTED, Facts, Nats, Redis
 from services.launcher.doctor.finding import Finding, error, warning
 
 _REDIS_VERSION = (6, 2)
+_AUTHORITY = "a certificate of an authority that is known here"
 _NATS_VERSION = (2, 9)
 _PAYLOAD_BYTES = 64 << 10
 _SKEW_ERROR_S, _SKEW_WARNING_S = 30.0, 1.0
@@ -27,6 +28,9 @@ def check_dependencies(facts: Facts) -> Iterator[Finding]:
 def _redis(redis: Redis) -> Iterator[Finding]:
     if redis.refused:
         yield error("redis-credentials", redis.error, "user and password that it takes", "redis.external.urlSecret")
+        return
+    if UNTRUSTED in redis.error:
+        yield error("redis-untrusted", redis.error, _AUTHORITY, "tls.caSecret")
         return
     if redis.error:
         yield error(
@@ -57,6 +61,9 @@ def _redis(redis: Redis) -> Iterator[Finding]:
 def _nats(nats: Nats) -> Iterator[Finding]:
     if nats.refused:
         yield error("nats-credentials", nats.error, "user and password that it takes", "nats.external.urlSecret")
+        return
+    if UNTRUSTED in nats.error:
+        yield error("nats-untrusted", nats.error, _AUTHORITY, "tls.caSecret")
         return
     if nats.error:
         yield error("nats-unreachable", nats.error, "an answer within nats.timeoutSeconds", "nats.external.urlSecret")

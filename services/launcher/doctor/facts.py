@@ -9,6 +9,7 @@ from common.request import Compatibility
 
 DoctorRole = Literal["prefill", "decode", "scheduler"]
 UNLIMITED = -1
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in an error of Redis or NATS
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
@@ -14,9 +17,41 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from common.config.cluster import EMBEDDED, ClusterConfig
 from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
-from services.launcher.doctor.facts import Nats, Redis
+from services.launcher.doctor.facts import UNTRUSTED, Nats, Redis
 
+_AGAIN_AFTER_S = 0.5
+_Told = TypeVar("_Told")
 _REFUSALS = ("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password")
+
+
+async def gather_dependencies(
+    config: ClusterConfig, *, patient: bool
+) -> tuple[Redis | None, list[WorkerRecord], Nats | None]:
+    """Both, and the instances that have a lease.
+
+    Args:
+        patient: give each the time that a process gives it at its start, since nothing orders the start of pods.
+    """
+    (redis, records), nats = await asyncio.gather(
+        _answered(lambda: gather_redis(config), lambda told: _is_away(told[0]), config.redis.start_timeout_s * patient),
+        _answered(lambda: gather_nats(config), _is_away, config.nats.start_timeout_s * patient),
+    )
+    return redis, records, nats
+
+
+async def _answered(ask: Callable[[], Awaitable[_Told]], is_away: Callable[[_Told], bool], within_s: float) -> _Told:
+    """The first answer, or the last failure."""
+    give_up_s = time.monotonic() + within_s
+    while True:
+        told = await ask()
+        if not is_away(told) or time.monotonic() >= give_up_s:
+            return told
+        await asyncio.sleep(_AGAIN_AFTER_S)
+
+
+def _is_away(told: Redis | Nats | None) -> bool:
+    """A refusal is an answer, and so is a certificate that is not trusted: both will be the same later."""
+    return told is not None and bool(told.error) and not told.refused and UNTRUSTED not in told.error
 
 
 async def gather_redis(config: ClusterConfig) -> tuple[Redis | None, list[WorkerRecord]]:
@@ -70,12 +105,19 @@ async def gather_nats(config: ClusterConfig) -> Nats | None:
             )
     except (NatsError, OSError, TimeoutError) as error:
         text = f"{_place(url)}: {error or type(error).__name__} {' '.join(said)}".strip()
-        await client.close()
+        await _close(client, timeout_s)
         return Nats(error=text, refused="authorization" in text.lower())
     version = client.connected_server_version
     facts = Nats(version=f"{version.major}.{version.minor}.{version.patch}", max_payload_bytes=int(client.max_payload))
-    await client.close()
+    await _close(client, timeout_s)
     return facts
+
+
+async def _close(client: Client, timeout_s: float) -> None:
+    """The client's own end waits for ever when TLS was refused."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await client.close()
 
 
 def _place(url: str) -> str:

@@ -17,29 +17,29 @@ from services.launcher.doctor.config_fault import config_faults
 from services.launcher.doctor.diagnose import diagnose
 from services.launcher.doctor.facts import DoctorRole, Facts, Node
 from services.launcher.doctor.finding import Finding, Severity
-from services.launcher.doctor.gather_dependencies import gather_nats, gather_redis
+from services.launcher.doctor.gather_dependencies import gather_dependencies
 from services.launcher.doctor.gather_model import gather_model
 from services.launcher.doctor.gather_node import gather_node
 from services.launcher.doctor.gather_peers import gather_peers
 from services.launcher.doctor.loopback import gather_loopback
 
 
-def run_doctor(file: Path, role: DoctorRole, settings: Sequence[str], *, as_json: bool) -> int:
+def run_doctor(file: Path, role: DoctorRole, settings: Sequence[str], *, as_json: bool, patient: bool = False) -> int:
     """Print the findings; the exit code is 1 when one is an error."""
     try:
         config = load_cluster(file, settings)
     except ConfigError as fault:
         findings = config_faults(fault)
     else:
-        findings = diagnose(asyncio.run(gather(config, role)))
+        findings = diagnose(asyncio.run(gather(config, role, patient=patient)))
     show(findings, role, as_json=as_json)
     return 1 if any(one.severity is Severity.ERROR for one in findings) else 0
 
 
-async def gather(config: ClusterConfig, role: DoctorRole) -> Facts:
+async def gather(config: ClusterConfig, role: DoctorRole, *, patient: bool) -> Facts:
     """Facts of this machine and of what it can reach."""
     works = role != "scheduler"
-    (redis, records), nats = await asyncio.gather(gather_redis(config), gather_nats(config))
+    redis, records, nats = await gather_dependencies(config, patient=patient)
     peers = await gather_peers(records)
     model = await asyncio.to_thread(gather_model, Path(config.model.path), with_weights=works)
     node = await asyncio.to_thread(gather_node, with_gpus=works and config.model.device == "cuda")

@@ -51,6 +51,7 @@ def test_the_dump_reads_back_equal() -> None:
         ({"model": MODEL, "draft_tokens": -1}, ["draft_tokens = -1", "greater than or equal to 0"]),
         ({"model": MODEL, "cluster": "a b"}, ["cluster = 'a b'"]),
         ({"model": MODEL, "decode": {"landing_blocks": 8}}, ["draining_blocks_limit = 48", "landing_blocks = 8"]),
+        ({"model": MODEL, "decode": {"landing_blocks": 48}}, ["draining_blocks_limit = 48", "below landing_blocks"]),
         ({"model": MODEL | {"dtype": "fp4"}, "block_tokens": 0}, ["model.dtype = 'fp4'", "block_tokens = 0"]),
         ({"model": MODEL, "prefill": {"lease_s": float("inf")}}, ["prefill.lease_s"]),
     ],

@@ -2,22 +2,30 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from common.clock import MonotonicClock
 from common.engine.loop import EngineLoop
+from common.engine.step_gate import AloneGate
 from common.errors import Draining, InternalError, InvalidInput, TandemError
+from common.parallel.lock_step import SchedulePolicy
+from common.parallel.step_gate import LockStepGate
 from common.parallel.waits import Waits
+from common.parallel.wake_flag import InProcessWakeFlag
 
 WAIT_S = 10.0
+REST_S = 1.0  # EngineLoop's own
 
 
 class CountingEngine:
     """Every piece of work takes `left` steps, each an event."""
 
     def __init__(self) -> None:
+        self.gate = AloneGate()
+        self.looks = 0
         self.left = 0
         self.steps = 0
         self.fail: Callable[[], None] = lambda: None
@@ -34,6 +42,7 @@ class CountingEngine:
         return self.left
 
     def step(self) -> Waits[list[str]]:
+        self.looks += 1
         yield
         self.fail()
         if not self.left:
@@ -87,6 +96,43 @@ def test_an_idle_loop_still_goes_round(started) -> None:
     for _ in range(3):
         loop.post(lambda engine: engine.steps).result(WAIT_S)
         assert loop.progress_age_s() < WAIT_S
+
+
+def test_an_engine_without_work_rests(started) -> None:
+    """Commands are answered at once and no step is taken: each would be a message to the instance's other ranks."""
+    loop, events = started
+    loop.post(lambda engine: engine.add(1)).result(WAIT_S)
+    assert take(events, 1) == ["step 1"]
+    looks = loop.post(lambda engine: engine.looks).result(WAIT_S)
+    begun_s = time.monotonic()
+    for _ in range(100):
+        later = loop.post(lambda engine: engine.looks).result(WAIT_S)
+    assert later - looks <= 1 + (time.monotonic() - begun_s) / REST_S
+
+
+def test_a_resting_engine_still_shows_that_it_lives() -> None:
+    loop: Loop = EngineLoop(CountingEngine(), lambda batch: None, MonotonicClock(), name="engine", rest_s=0.01)
+    loop.start()
+    first = loop.post(lambda engine: engine.looks).result(WAIT_S)
+    deadline_s = time.monotonic() + WAIT_S
+    while loop.post(lambda engine: engine.looks).result(WAIT_S) < first + 3:
+        assert time.monotonic() < deadline_s
+    loop.stop(drain_s=0)
+
+
+def test_a_resting_engine_hears_its_group() -> None:
+    """Another instance's work needs this one's experts, whether it has work or not."""
+    flag = InProcessWakeFlag()
+    engine = CountingEngine()
+    engine.gate = LockStepGate(SchedulePolicy(2), flag)
+    loop: Loop = EngineLoop(engine, lambda batch: None, MonotonicClock(), name="engine", rest_s=10 * WAIT_S)
+    loop.start()
+    first = loop.post(lambda engine: engine.looks).result(WAIT_S)
+    flag.raise_for(0)
+    deadline_s = time.monotonic() + WAIT_S
+    while loop.post(lambda engine: engine.looks).result(WAIT_S) < first + 2:
+        assert time.monotonic() < deadline_s
+    loop.stop(drain_s=0)
 
 
 def test_progress_stands_still_while_a_step_hangs(started) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.engine.events import FirstToken, Preempted, Tokens
+from common.engine.events import FirstToken, Preempted, Reserved, Tokens
+from common.errors import PeerDisconnected
 from common.request import Sampling
 from tests.fakes.engines import Journey, MakePair, make_work, prompt
 from tests.fakes.scripted_model import ScriptedModel
@@ -207,10 +208,10 @@ def test_logprobs_come_with_every_token_and_do_not_depend_on_drafts(make_pair: M
 
 
 def test_cancel_in_the_gap_between_prefill_and_decode(make_pair: MakePair) -> None:
-    """C1: the client leaves after prefill, before decode has read anything."""
+    """C1, 1,000 times: the client leaves after prefill, before decode has read anything."""
     pair = make_pair(prefill_blocks=16, decode_blocks=16)
     pair.hold = lambda work_id: True
-    for i in range(50):
+    for i in range(1000):
         journey = pair.submit(make_work(prompt(20, i), 5))
         while not journey.tokens:
             pair.step()
@@ -218,6 +219,28 @@ def test_cancel_in_the_gap_between_prefill_and_decode(make_pair: MakePair) -> No
         pair.settle()
         assert pair.prefill.load().free_blocks == 16
         assert pair.decode.load().free_blocks == 16
+
+
+def test_prefill_is_lost_in_the_middle_of_a_transfer(make_pair: MakePair) -> None:
+    """C3, 50 times, decode's side: the reader has given up, the reserved blocks are free and the work is told."""
+    model = ScriptedModel()
+    pair = make_pair(model, decode_blocks=16)
+    pair.hold = lambda work_id: True
+    for i in range(50):
+        journey = pair.submit(make_work(prompt(20, i), 5))
+        while not any(isinstance(event, Reserved) for event in pair.events):
+            pair.step()
+        pair.events.clear()
+        assert pair.decode.load().free_blocks < 16
+        pair.decode.transfer_failed(journey.work.work_id, PeerDisconnected("p0 is gone"))
+        pair.settle()
+        assert isinstance(journey.error, PeerDisconnected)
+        assert pair.decode.load().free_blocks == 16
+        assert pair.prefill.load().free_blocks == 64
+    pair.hold = lambda work_id: False
+    journey = pair.submit(make_work(prompt(20), 12))
+    pair.run(journey)
+    assert journey.token_ids == model.greedy(journey.work.token_ids, 12)
 
 
 def test_decode_that_ends_early_and_blocks_reused_at_once_harm_nobody(make_pair: MakePair) -> None:

@@ -123,6 +123,19 @@ def test_mtp_layer(zoo: Zoo, name: str, form: AttentionForm) -> None:
     assert_logits(torch.cat(rows), reference)
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_further_drafts(zoo: Zoo, world: int) -> None:
+    """From the second draft on the MTP layer goes on from its own normed output."""
+    directory, tokens, drafts = zoo.checkpoint("base"), prompt(20), [7, 300]
+    group = RankGroup(directory, world=world, tp=world)
+    hidden = group.hidden_states([[Span("a", tokens[:-1])]])
+    rows = group.mtp_hidden_states([[Span("a", tokens[1:])]], hidden)
+    for position, draft in enumerate(drafts, len(tokens) - 1):
+        rows += group.mtp_hidden_states([[Span("a", [draft], position)]], [rows[-1][-1:]])
+    ours = group.models[0].mtp_logits(torch.cat(rows))
+    assert_logits(ours, zoo.oracle(directory).mtp_logits(tokens, drafts))
+
+
 @pytest.mark.parametrize("name", ["base", "six_heads"])
 def test_fp8_checkpoint(zoo: Zoo, name: str) -> None:
     """Partial scale blocks everywhere: kv_a has 80 rows, q_a 96, the odd heads cut blocks in two under TP."""

@@ -45,4 +45,4 @@ def main(directory: Path, out: Path, port: int, rank: int, world: int, tp: int) 
             transport.receive(world - 1, Channel.COLLECTIVE)  # the last rank leaves without a word
         except WorkerLost as error:
             (out / "lost.json").write_text(json.dumps(str(error)))
-    transport.close()
+    transport.close(60)

@@ -103,7 +103,7 @@ def test_steps():
 def test_handoff_description_and_decode_request():
     handoff = Handoff(TOKEN, (5, 6), None)
     assert convert.handoff_from_wire(convert.handoff_to_wire(handoff)) == handoff
-    description = InstanceDescription("p0", "prefill", "g", 2**63, COMPATIBILITY, 100, 4096, 8)
+    description = InstanceDescription("p0", "prefill", "g", 2**63, COMPATIBILITY, 100, 4096, 8, 812.5)
     assert convert.description_from_wire(convert.description_to_wire(description)) == description
     request = DecodeRequest(WORK, TransferSource("p0", "h:1", 2**63 + 1))
     assert convert.decode_request_from_wire(convert.decode_request_to_wire(request, 5.0), 5.0) == request
@@ -158,5 +158,5 @@ def test_information():
     cluster = ClusterInfo("m", (instance,), "s", 6, 7, 8)
     assert convert_inference.cluster_from_wire(convert_inference.cluster_to_wire(cluster)) == cluster
     placements = (Placement("prefill", "p0", (Candidate("p0", 0.5, {"queue_s": 0.5}),)),)
-    explanation = Explanation("r", placements, Ledger((("other", 1.0),), 1.0), 2, "stop", 3, 4)
+    explanation = Explanation("r", placements, Ledger((("other", 1.0),), 1.0), 2, "stop", 3, 4, "5" * 32)
     assert convert_inference.explanation_from_wire(convert_inference.explanation_to_wire(explanation)) == explanation

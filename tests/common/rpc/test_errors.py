@@ -11,7 +11,7 @@ from common.errors import (
     Overloaded,
     TandemError,
 )
-from common.rpc.errors import REBUILD, from_failure, from_status, status_code, to_failure, to_status
+from common.rpc.errors import REBUILD, from_failure, from_status, to_failure, to_status
 from protos import types_pb2
 
 
@@ -47,7 +47,7 @@ def test_the_table_is_total_and_reasons_are_unique():
 
 def test_every_code_is_a_grpc_status():
     for kind in tree():
-        assert isinstance(status_code(example(kind)), grpc.StatusCode)
+        assert to_status(example(kind)).code in {code.value[0] for code in grpc.StatusCode}
 
 
 def test_rich_details_name_field_and_retry():

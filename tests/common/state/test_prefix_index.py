@@ -227,3 +227,20 @@ async def test_silent_redis_costs_the_budget_and_then_nothing(own_valkey, cluste
     await until(back)
     assert not index.breaker.open
     await redis.aclose()
+
+
+async def test_a_lookup_never_outlives_its_cancellation(index):
+    """At whatever moment of the exchange with Redis it comes; the client's own wait loses some (Python 3.11)."""
+    hashes = prompt(1, 64)
+
+    async def look() -> None:
+        await index.lookup(hashes)
+        await asyncio.sleep(PATIENT_S)
+
+    for turns in range(200):
+        looking = asyncio.create_task(look())
+        for _ in range(turns % 10):
+            await asyncio.sleep(0)
+        looking.cancel()
+        await asyncio.wait({looking})
+        assert looking.cancelled()

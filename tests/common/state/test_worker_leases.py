@@ -1,7 +1,7 @@
 import asyncio
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -64,7 +64,15 @@ async def test_keeper_renews_says_changes_and_survives_a_wipe(leases, redis, key
 
 @pytest.mark.parametrize(
     "told",
-    ["", "[1]", "{}", '{"instance": "x-0"}', '{"instance": "x-0", "incarnation": 5}'],
+    [
+        "",
+        "[1]",
+        "{}",
+        '{"instance": "x-0"}',
+        '{"instance": "x-0", "incarnation": 5}',
+        json.dumps(asdict(RECORD) | {"instance": "x-0", "incarnation": "0", "address": None}),
+        json.dumps(asdict(RECORD) | {"incarnation": "0"}),  # another's name
+    ],
 )
 async def test_a_record_that_cannot_be_read_hides_nobody_else(leases, redis, keys, caplog, told):
     await leases.put(RECORD, ttl_s=60)
@@ -72,6 +80,32 @@ async def test_a_record_that_cannot_be_read_hides_nobody_else(leases, redis, key
     await redis.set(keys.worker_prefix + "x-0", told)
     assert await leases.current() == [RECORD]
     assert "unreadable" in caplog.text
+    mine = replace(RECORD, instance="x-0")
+    await leases.end(mine)  # not mine to end
+    await leases.put(mine, ttl_s=60)  # nobody's: whoever has the name writes over it
+    assert await leases.current() == [RECORD, mine]
+    await redis.delete(keys.worker_prefix + "x-0")
+
+
+async def test_an_unreadable_record_is_logged_once_a_reason_and_counted_each_time(leases, redis, keys, caplog):
+    counted = []
+    leases.on_unreadable = lambda: counted.append(1)
+
+    def logged():
+        return [record for record in caplog.records if "unreadable" in record.getMessage()]
+
+    await redis.sadd(keys.workers, "x-0")
+    for told, times, lines in (("", 3, 1), ("{}", 2, 2)):
+        await redis.set(keys.worker_prefix + "x-0", told)
+        for _ in range(times):
+            assert await leases.current() == []
+        assert len(logged()) == lines
+    assert len(counted) == 5
+    await leases.put(replace(RECORD, instance="x-0"), ttl_s=60)
+    assert len(await leases.current()) == 1
+    await redis.set(keys.worker_prefix + "x-0", "{}")  # again, after it was readable
+    assert await leases.current() == []
+    assert len(logged()) == 3
     await redis.delete(keys.worker_prefix + "x-0")
 
 
@@ -80,18 +114,6 @@ async def test_a_later_versions_record_is_read_as_far_as_it_is_known(leases, red
     record = json.loads(await redis.get(keys.worker_prefix + "p-0"))
     await redis.set(keys.worker_prefix + "p-0", json.dumps(record | {"rack": 7}))
     assert await leases.current() == [RECORD]
-
-
-async def test_watch_tells_changes_only(leases):
-    changes = leases.watch(0.01)
-    first = asyncio.create_task(anext(changes))
-    await leases.put(RECORD, ttl_s=60)
-    assert await asyncio.wait_for(first, 10) == [RECORD]
-    second = asyncio.create_task(anext(changes))
-    await leases.put(RECORD, ttl_s=60)
-    await leases.put(replace(RECORD, draining=True), ttl_s=60)
-    assert await asyncio.wait_for(second, 10) == [replace(RECORD, draining=True)]
-    await changes.aclose()
 
 
 async def test_absent_redis_is_a_bounded_wait_that_says_so(caplog):

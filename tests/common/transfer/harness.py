@@ -89,6 +89,7 @@ class Source:
 
     def kill(self) -> None:
         self.process.kill()
+        self.process.join(PATIENCE_S)
 
     def close(self) -> None:
         if self.process.is_alive():

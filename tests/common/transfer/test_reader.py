@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from common.config.cluster import DecodeConfig
 from common.errors import LeaseLost, PeerDisconnected, TagMismatch, TransferError, TransferTimeout
 from common.transfer.reader import ReaderLimits
+from services.decode.rank import reader_limits
 from tests.common.transfer.harness import HANDOFF, Destination, Source, names, target, until
 
 KIB = 1024
@@ -193,7 +195,34 @@ def test_lease_that_ends_during_a_slow_read_is_noticed(source, start):
     assert_idle(destination)
 
 
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_50_killed_sources_leave_every_slot_free(tmp_path, source, start):
+    """C3 in full length: each is killed with a read under way; others' transfers go on in the same arena."""
+    destination = start()
+    destination.warm(source)
+    for number in range(50):
+        mortal = Source(tmp_path, f"mortal{number}", 4, BLOCK)
+        try:
+            stuck_read(mortal, destination, f"lost{number}", within_s=30.0)
+            killed_s = time.monotonic()
+            mortal.kill()
+            kind, work_id, error = destination.outcomes.next()
+            assert (kind, work_id) == ("failed", f"lost{number}")
+            assert isinstance(error, PeerDisconnected)
+            assert_idle(destination)
+            assert time.monotonic() - killed_s < 2.0
+        finally:
+            mortal.close()
+        destination.reader.start(target(source, f"w{number}", [4, 5, 6], []))
+        destination.reader.announce(f"w{number}", source.ready(range(3), [0, 1, 2], []))
+        destination.reader.handoff(f"w{number}", HANDOFF)
+        assert destination.outcomes.next()[:2] == ("landed", f"w{number}")
+        assert same(source, [0, 1, 2], destination, [4, 5, 6])
+
+
 def test_killed_source_fails_at_once(mortal, start):
+    """C3."""
     destination = start()
     stuck_read(mortal, destination, "w", within_s=30.0)
     killed_s = time.monotonic()
@@ -230,8 +259,7 @@ def test_late_data_reaches_draining_slots_and_nothing_else(sources, start):
 
 
 def test_stopped_source_meets_deadline_cap_and_fence(mortal, start):
-    limits = ReaderLimits(slots_per_peer=6, draining_slots_per_peer=4)
-    destination = start(limits=limits)
+    destination = start(limits=ReaderLimits(slots_per_peer=4))
     stuck_read(mortal, destination, "late", within_s=0.3)
     kind, work_id, error = destination.outcomes.next()
     assert (kind, work_id) == ("failed", "late")
@@ -252,9 +280,10 @@ def test_stopped_source_meets_deadline_cap_and_fence(mortal, start):
 
 
 def test_one_stopped_peer_does_not_take_all_slots(sources, start):
+    """With the limits that a decode instance's reader gets from its configuration."""
     slow, quick = sources
-    limits = ReaderLimits(slots_per_peer=4, blocks_per_read=3)
-    destination = start(slots=6, limits=limits)
+    limits = reader_limits(DecodeConfig(landing_blocks=6, draining_blocks_limit=4))
+    destination = start(slots=6, limits=replace(limits, blocks_per_read=3))
     destination.warm(quick)
     destination.warm(slow)
     ready = slow.ready(range(8), list(range(8)), [])

@@ -10,8 +10,11 @@ from common.worker.arguments import parse_arguments, rank_command
 def test_a_rank_is_started_with_all_that_its_pod_was_told() -> None:
     told = parse_arguments(
         "decode",
-        ["--config", "c.yaml", "--group", "1", "--node", "2", "--rendezvous", "h:5", "--first-metrics-port", "90"],
-    )
+        [
+            "--config", "c.yaml", "--group", "1", "--node", "2", "--rendezvous", "h:5", "--first-metrics-port", "90",
+            "--clear-shared-memory", "/dev/shm",
+        ],
+    )  # fmt: skip
     assert (told.pod, told.rendezvous, told.first_port) == (PodPlace("decode", 1, 2), "h:5", None)
     place = ranks(ParallelConfig(groups=2, ep=12, tp=2, instances_per_pod=2), told.pod)[3]
     command = rank_command(told, place, "services.decode.rank", 3)
@@ -20,6 +23,7 @@ def test_a_rank_is_started_with_all_that_its_pod_was_told() -> None:
     again = parse_arguments("decode", command.command[3:])
     assert again.pod == told.pod
     assert (again.config, again.local_rank, again.tethered) == (Path("c.yaml"), 3, True)
+    assert (told.clear_shared_memory, again.clear_shared_memory) == (Path("/dev/shm"), None)  # the pod does it once
     assert (again.first_port, again.first_metrics_port) == (None, 90)
 
 

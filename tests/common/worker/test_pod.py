@@ -22,6 +22,18 @@ os.write(1, f"{os.environ['RANK']} {os.getpid()}\\n".encode())  # in one piece: 
 time.sleep(60)
 """
 TETHERED = "from common.worker.tether import tether_to_parent\ntether_to_parent(5.0)\n" + SLEEPS
+TWICE = """
+import os, signal, sys, time
+heard = []
+def hear(*_):
+    heard.append(1)
+    os.write(1, f"{os.environ['RANK']} {os.getpid()}\\n".encode())
+    if len(heard) == 2:
+        sys.exit(0)
+signal.signal(signal.SIGTERM, hear)
+os.write(1, f"{os.environ['RANK']} {os.getpid()}\\n".encode())
+time.sleep(60)
+"""
 STUBBORN = SLEEPS.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
 
 
@@ -84,6 +96,16 @@ def test_a_drain_that_takes_too_long_is_cut() -> None:
     pids = rank_pids(pod, 2)
     pod.send_signal(signal.SIGTERM)
     assert close(pod) == 1
+    assert_gone(pids)
+
+
+def test_a_second_sigterm_reaches_the_ranks() -> None:
+    pod = start(30.0, TWICE, TWICE)
+    pids = rank_pids(pod, 2)
+    pod.send_signal(signal.SIGTERM)
+    assert rank_pids(pod, 2) == pids  # each has heard the first
+    pod.send_signal(signal.SIGTERM)
+    assert close(pod) == 0
     assert_gone(pids)
 
 

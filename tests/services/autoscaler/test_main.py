@@ -1,5 +1,6 @@
 """The process: started as a pod starts it, probed, and ended."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from common.clock import MonotonicClock
 from common.config.load import parse_cluster
 from common.errors import ConfigError
 from services.autoscaler.surroundings import open_surroundings
-from services.launcher.embedded import free_port
+from services.launcher.ports import free_ports
 from tests.fakes.kubernetes_api import leader_worker_set
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,9 +38,15 @@ def fetch(port, path):
 
 @pytest.fixture
 def process(kubernetes, nats_url, tmp_path):
+    with started(kubernetes, nats_url, tmp_path) as running:
+        yield running
+
+
+@contextmanager
+def started(kubernetes, nats_url, tmp_path):
     for role in ("prefill", "decode"):
         kubernetes.put("leaderworkersets", leader_worker_set(role, 1))
-    port = free_port()
+    port = free_ports(1)
     config, kubeconfig = tmp_path / "tandem.yaml", tmp_path / "kubeconfig"
     document = {
         "model": {"path": str(MODEL), "name": "tandem-bard"},
@@ -85,8 +93,19 @@ def test_the_process_leads_is_probed_and_gives_the_lease_back(kubernetes, proces
     assert "closed" in running.stderr.read()
 
 
+def test_a_process_that_waits_ends_at_once_when_asked(kubernetes, tmp_path):
+    address = f"nats://127.0.0.1:{free_ports(1)}"
+    with started(kubernetes, address, tmp_path) as (running, _):
+        while "waiting for NATS" not in (line := running.stderr.readline()):
+            assert line, "the autoscaler ended instead of waiting"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(5.0) == 2
+        (line,) = running.stderr.read().splitlines()
+        assert f"asked to end while waiting for NATS at {address}" in line
+
+
 async def test_a_file_without_nats_is_refused():
     config = parse_cluster({"model": {"path": "x", "name": "m"}}, "test")
     with pytest.raises(ConfigError, match=r"nats.url = embedded"):
-        async with open_surroundings(config, "default", MonotonicClock(), CollectorRegistry()):
+        async with open_surroundings(config, "default", MonotonicClock(), CollectorRegistry(), asyncio.Event()):
             pass

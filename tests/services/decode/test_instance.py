@@ -10,10 +10,12 @@ from prometheus_client import CollectorRegistry
 
 from common.engine.events import Reserved, Tokens
 from common.errors import Overloaded, Refused
-from common.request import GeneratedToken, Limits, Sampling, Work
+from common.request import FinishReason, GeneratedToken, Limits, Sampling, Work
 from common.rpc.worker_data import DecodeRequest, TransferSource
+from common.telemetry.trace import Trace, continued, current_trace, tracing
 from common.telemetry.worker_metrics import worker_metrics
 from services.decode.instance import DecodeInstance
+from tests.fakes.cluster import until
 
 
 class SlowEngine:
@@ -47,12 +49,14 @@ class SlowEngine:
 class NoReads:
     def __init__(self) -> None:
         self.started: list[str] = []
+        self.traces: list[Trace | None] = []
 
     def __len__(self) -> int:
         return 0
 
     def start(self, wanted: Any) -> None:
         self.started.append(wanted.work_id)
+        self.traces.append(current_trace())
 
 
 def work(work_id: str = "w") -> Work:
@@ -69,8 +73,8 @@ class Scene:
     async def admit(self, work_id: str = "w") -> "asyncio.Task[int]":
         request = DecodeRequest(work(work_id), TransferSource("p", "127.0.0.1:1", 1))
         task = asyncio.create_task(self.instance.admit(request))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        asked = len(self.engine.commands)
+        await until(lambda: len(self.engine.commands) > asked or task.done())
         return task
 
 
@@ -118,3 +122,17 @@ async def test_a_scheduler_that_does_not_read_loses_its_work_at_once() -> None:
     with pytest.raises(Overloaded):
         async for _ in scene.stream:
             pass
+
+
+async def test_what_it_says_of_work_carries_the_trace_of_its_request(json_logs) -> None:
+    scene = Scene()
+    await anext(scene.stream)
+    with tracing(trace := continued(None)):
+        asking = await scene.admit()
+        scene.engine.turn()
+        await asking
+    scene.instance.on_events([Reserved("w", (0,), 0.0)])
+    scene.instance.on_events([Tokens("w", (GeneratedToken(3, 1),), FinishReason.LENGTH)])
+    (line,) = json_logs()
+    assert (line["event"], line["work_id"], line["trace_id"]) == ("decoded", "w", trace.trace_id)
+    assert scene.reads.traces == [trace]  # and so does its call to prefill

@@ -13,7 +13,7 @@ import pytest
 from common.bus.connection import connect_bus
 from common.errors import DependencyUnavailable
 from common.state.connect import connect_redis
-from services.launcher.embedded import free_port
+from services.launcher.ports import free_ports
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def served(server: str, port: int, directory: Path) -> Iterator[None]:
 
 
 async def test_redis_wants_its_password(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)
     with served("redis", port, tmp_path):
         client = await connect_redis(f"redis://:geheim7@127.0.0.1:{port}/0", 1.0, 20.0)
         await client.aclose()
@@ -42,7 +42,7 @@ async def test_redis_wants_its_password(tmp_path: Path) -> None:
 
 
 async def test_nats_wants_its_password(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)
     with served("nats", port, tmp_path):
         bus = await connect_bus(f"nats://tandem:geheim7@127.0.0.1:{port}", "test", 1.0, 20.0)
         await bus.close()

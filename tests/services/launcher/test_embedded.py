@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from common.errors import DependencyUnavailable
-from services.launcher.embedded import HOST, EmbeddedNats, EmbeddedValkey, free_port
+from services.launcher.embedded import HOST, EmbeddedNats, EmbeddedValkey
+from services.launcher.ports import free_ports
 
 
 @pytest.mark.parametrize("kind", [EmbeddedValkey, EmbeddedNats])
 def test_server_answers_after_start_and_is_gone_after_stop(kind, tmp_path):
     server = kind()
-    server.start(free_port(), tmp_path)
+    server.start(free_ports(1), tmp_path)
     pid = server.pid
     socket.create_connection((HOST, server.port), timeout=1.0).close()
     server.stop()
@@ -28,7 +29,7 @@ def test_server_answers_after_start_and_is_gone_after_stop(kind, tmp_path):
 
 def test_stopped_process_is_ended_too(tmp_path):
     server = EmbeddedNats()
-    server.start(free_port(), tmp_path)
+    server.start(free_ports(1), tmp_path)
     os.kill(server.pid, signal.SIGSTOP)
     server.stop()
     assert server.pid is None
@@ -44,14 +45,14 @@ def test_port_in_use_is_refused(kind, tmp_path):
 
 def test_server_that_ends_at_once_is_told_with_its_own_words(tmp_path):
     with pytest.raises(DependencyUnavailable, match=r"ended with code 1: .*nonsense"):
-        EmbeddedValkey().start(free_port(), tmp_path, ["--nonsense", "1"])
+        EmbeddedValkey().start(free_ports(1), tmp_path, ["--nonsense", "1"])
 
 
 def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\nfrom pathlib import Path\n"
-        "from services.launcher.embedded import EmbeddedValkey, free_port\n"
-        "server = EmbeddedValkey()\nserver.start(free_port(), Path(sys.argv[1]))\n"
+        "from services.launcher.embedded import EmbeddedValkey\nfrom services.launcher.ports import free_ports\n"
+        "server = EmbeddedValkey()\nserver.start(free_ports(1), Path(sys.argv[1]))\n"
         "print(server.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -1,24 +1,64 @@
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
+from common.config.cluster import ClusterConfig
 from common.errors import ConfigError
-from services.launcher.ports import free_ports, require_free
+from services.launcher.cluster import LocalCluster
+from services.launcher.ports import PortRange, free_ports, require_ports
+from services.launcher.run_directory import RunDirectory
+
+HOST = "127.0.0.1"
 
 
 def test_free_ports_are_free() -> None:
-    require_free("scheduler.port", "127.0.0.1", free_ports(3), 3)
+    require_ports([PortRange("scheduler.port", HOST, free_ports(3), 3)])
 
 
 def test_a_taken_port_is_named_with_its_field() -> None:
     first = free_ports(2)
-    with (
-        socket.create_server(("127.0.0.1", first + 1)),
-        pytest.raises(ConfigError, match=rf"scheduler.port = {first}: cannot listen on 127.0.0.1:{first + 1}: Addr"),
-    ):
-        require_free("scheduler.port", "127.0.0.1", first, 2)
+    said = rf"decode.worker.first_port = {first}: cannot listen on {HOST}:{first + 1}: Addr"
+    with socket.create_server((HOST, first + 1)), pytest.raises(ConfigError, match=said):
+        require_ports([PortRange("decode.worker.first_port", HOST, first, 2)])
 
 
-def test_a_port_past_the_last_is_refused() -> None:
-    with pytest.raises(ConfigError, match="65535"):
-        require_free("scheduler.port", "127.0.0.1", 65536, 1)
+def test_ports_past_the_last_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"x = 65534: 3 ports from there on go past 65535, so at most 65533"):
+        require_ports([PortRange("x", HOST, 65534, 3)])
+
+
+@pytest.mark.parametrize("other", [8002, 8003, 7999])
+def test_ranges_that_meet_are_refused(other: int) -> None:
+    ranges = [PortRange("scheduler.port", HOST, 8000, 4), PortRange("decode.worker.first_port", HOST, other, 2)]
+    last = other + 1
+    said = f"scheduler.port = 8000: ports 8000 to 8003 meet those of decode.worker.first_port = {other}, to {last}"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        require_ports(ranges)
+    require_ports([PortRange("x", HOST, first := free_ports(1), 1), PortRange("y", "127.0.0.2", first, 1)])
+    with pytest.raises(ConfigError, match="meet those of"):
+        require_ports([PortRange("x", HOST, 8000, 1), PortRange("y", "0.0.0.0", 8000, 1)])
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (
+            {"decode": {"worker": {"first_port": 65535}, "parallel": {"groups": 2}}},
+            "first_port = 65535: 2 ports",
+        ),
+        ({"prefill": {"worker": {"first_port": 9, "first_metrics_port": 9}}}, "prefill.worker.first_port = 9: ports 9"),
+        ({"scheduler": {"port": 9}, "decode": {"worker": {"first_port": 9}}}, "scheduler.port = 9: ports 9 to 9 meet"),
+    ],
+)
+def test_a_cluster_whose_ports_cannot_be_had_starts_nothing(
+    tmp_path: Path, parts: dict[str, object], said: str
+) -> None:
+    config = ClusterConfig.model_validate({"model": {"path": "m", "name": "m"}, **parts})
+    cluster = LocalCluster(config, RunDirectory.create(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=said):
+        cluster.start()
+    assert cluster.children == {}
+    assert list(cluster.run.logs.iterdir()) == []
+    assert cluster.stop() == []

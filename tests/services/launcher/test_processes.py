@@ -2,7 +2,8 @@ from pathlib import Path
 
 from common.config.cluster import ClusterConfig
 from common.config.place import PodPlace
-from services.launcher.processes import instance_names, pod_plans, resolve, scheduler_plans
+from services.launcher.ports import PortRange
+from services.launcher.processes import instance_names, pod_plans, port_ranges, resolve, scheduler_plans
 
 FILE = Path("cluster.yaml")
 
@@ -49,3 +50,26 @@ def test_each_scheduler_replica_has_its_own_numbers() -> None:
     plans = scheduler_plans(config, FILE)
     assert [plan.command[-1] for plan in plans] == ["0", "1"]
     assert [plan.metrics for plan in plans] == [("127.0.0.1:5004",), ("127.0.0.1:5005",)]
+
+
+def test_pods_of_a_machine_go_on_where_the_one_before_ends() -> None:
+    worker = {"first_port": 7000, "first_metrics_port": 7100}
+    config = cluster(decode={"worker": worker, "parallel": {"groups": 2, "ep": 4, "instances_per_pod": 2}})
+    plans = [plan for plan in pod_plans(config, FILE, CountingPorts()) if plan.name.startswith("decode")]
+    given = [plan.command[plan.command.index("--first-port") + 1] for plan in plans]
+    assert given == ["7000", "7002", "7004", "7006"]
+    assert plans[1].metrics == ("127.0.0.1:7102", "127.0.0.1:7103")
+    (prefill,) = [plan for plan in pod_plans(config, FILE, CountingPorts()) if plan.name.startswith("prefill")]
+    assert prefill.command[prefill.command.index("--first-port") + 1] == "0"  # any free one
+
+
+def test_every_fixed_port_is_known_with_its_field() -> None:
+    config = cluster(
+        scheduler={"replicas": 2, "http_port": 8000},
+        decode={"worker": {"first_port": 7000}, "parallel": {"groups": 2, "ep": 4, "tp": 2}},
+        prefill={"worker": {"first_metrics_port": 7100}, "parallel": {"groups": 0}},
+    )
+    assert port_ranges(config) == [
+        PortRange("scheduler.http_port", "127.0.0.1", 8000, 2),
+        PortRange("decode.worker.first_port", "127.0.0.1", 7000, 4),
+    ]

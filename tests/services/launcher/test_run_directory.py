@@ -1,7 +1,8 @@
+import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,23 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="file: cannot be used: Not a directory"):
         RunDirectory.create(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Invalid JSON"),
+        (b'{"cluster": "tiny"', "Invalid JSON"),
+        (b"\xff", "Invalid JSON"),
+        (b'{"cluster": "tiny"}', "pid: .*required.*; schedulers: "),
+        (json.dumps(asdict(ENDPOINT) | {"pid": -1}).encode(), "pid: .*greater than 0"),
+        (json.dumps(asdict(ENDPOINT) | {"schedulers": []}).encode(), "schedulers: .*at least 1"),
+    ],
+)
+def test_a_corrupt_endpoint_is_refused_by_file_and_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+    run = RunDirectory.create(tmp_path / "a")
+    file = run.path / "endpoint.json"
+    file.write_bytes(content)
+    for look in (lambda: find_endpoint(tmp_path), lambda: RunDirectory.create(run.path)):
+        with pytest.raises(ConfigError, match=f"{file}: not a cluster's endpoint .*{reason}"):
+            look()

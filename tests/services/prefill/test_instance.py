@@ -9,11 +9,13 @@ from prometheus_client import CollectorRegistry
 
 from common.engine.events import FirstToken, Started
 from common.request import Compatibility, FinishReason, GeneratedToken, Limits, Sampling, TransferHello, Work
+from common.telemetry.trace import continued, tracing
 from common.telemetry.worker_metrics import worker_metrics
 from common.transfer.memory import MemoryRegion
 from common.transfer.source import TransferSource
 from services.prefill.instance import EngineLeases, PrefillInstance
 from services.prefill.runs import Runs
+from tests.fakes.cluster import until
 
 COMPATIBILITY = Compatibility("fp", "contract", "float32", 16, 3, 96, 1)
 
@@ -37,7 +39,7 @@ class Agent:
     pool = MemoryRegion(0, 64)
 
 
-async def test_work_that_nobody_will_read_leaves_no_transfer_behind() -> None:
+async def test_work_that_nobody_will_read_leaves_no_transfer_behind(json_logs) -> None:
     """One token is prefill's alone; were its transfer kept, the instance could never drain."""
     engine, runs = Engine(), Runs()
     source = TransferSource(Agent(), 1, 64, COMPATIBILITY, EngineLeases(engine, runs))  # type: ignore[arg-type]
@@ -49,10 +51,12 @@ async def test_work_that_nobody_will_read_leaves_no_transfer_behind() -> None:
     async def collect() -> int:
         return len([event async for event in instance.run(work, keep_for_decode=False)])
 
-    running = asyncio.create_task(collect())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    with tracing(trace := continued(None)):
+        running = asyncio.create_task(collect())
+    await until(lambda: len(runs) == 1)
     instance.on_events([Started("w", 0, 1, 0.0)])
     instance.on_events([FirstToken("w", GeneratedToken(3, 7), FinishReason.LENGTH, 0.1)])
     assert await asyncio.wait_for(running, 5) == 2
     assert not instance.busy
+    (line,) = json_logs()  # of the request that the work was for
+    assert (line["event"], line["work_id"], line["trace_id"]) == ("prefilled", "w", trace.trace_id)

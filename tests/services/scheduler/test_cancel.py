@@ -1,10 +1,18 @@
 """Cancel in every phase: typed for who asked, and idle level on both sides in under a second."""
 
 import asyncio
+import os
+import signal
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from common.errors import Cancelled
+from common.bus.connection import connect_bus
+from common.bus.subjects import Subjects
+from common.errors import Cancelled, DependencyUnavailable
+from common.rpc.inference_data import CancelOutcome
+from services.scheduler.request_cancels import ANSWER_WITHIN_S, share_cancels
 from tests.fakes.cluster import FakeCluster, tokens_of, until, with_settings
 from tests.services.scheduler.requests import ask, right
 
@@ -59,6 +67,25 @@ async def test_cancel(phase, how):
         assert not await cluster.client.cancel("r")
 
 
+async def test_1_000_cancels_between_prefill_and_decode_leave_nothing():
+    """C1: decode is slow to admit; every lease is back within 2 s of its client's leaving."""
+    async with FakeCluster() as cluster:
+        prefill, decode = cluster.prefills["p0"], cluster.decodes["d0"]
+        decode.admit_delay_s = 2.0
+        together = 10
+        for start in range(0, 1000, together):
+            running = [asyncio.create_task(cluster.ask(ask(seed=start + i))) for i in range(together)]
+            await until(lambda: len(prefill.leases) == together and len(decode.seen) == together)
+            for one in running:
+                one.cancel()
+            await asyncio.wait(running)
+            await until(lambda: not prefill.leases, 2.0, "leases freed")
+            decode.seen.clear()
+        decode.admit_delay_s = 0.0
+        await cluster.idle()
+        assert tokens_of(await cluster.ask(ask())) == right(20)
+
+
 async def test_many_cancels_at_random_moments_leave_nothing():
     async with FakeCluster(prefills=2, decodes=2) as cluster:
         for decode in cluster.decodes.values():
@@ -101,3 +128,66 @@ async def test_a_slow_reader_within_the_bound_gets_everything_in_larger_pieces()
             await asyncio.sleep(0.02)
         assert tokens_of(deltas) == right(400)
         assert len(deltas) < 200
+
+
+@asynccontextmanager
+async def replicas(nats_url, cluster_name, count):
+    """Schedulers of one cluster, each with workers of its own and a connection to NATS."""
+    async with AsyncExitStack() as stack:
+        subjects, made = Subjects(cluster_name), []
+        for number in range(count):
+            one = await stack.enter_async_context(FakeCluster(settings=with_settings(name=f"s{number}")))
+            bus = await connect_bus(nats_url, f"s{number}", 5.0, 10.0)
+            stack.push_async_callback(bus.close)
+            await share_cancels(one.replica, bus, subjects)
+            await bus.flush(5.0)
+            made.append((one, bus))
+        yield made
+
+
+async def test_any_replica_cancels(nats_url, cluster):
+    async with replicas(nats_url, cluster, 3) as made:
+        (holder, _), *others = made
+        slow_steps(holder)
+        for number, (other, _) in enumerate(others):
+            running = asyncio.create_task(holder.ask(ask(max_tokens=500, request_id=f"r{number}")))
+            await until(lambda: bool(holder.decodes["d0"].works))
+            outcome = await other.replica.core.cancel(f"r{number}")
+            assert outcome.found
+            with pytest.raises(Cancelled):
+                await running
+            await holder.idle(timeout_s=1.5)
+            assert not await other.client.cancel(f"r{number}")
+
+
+async def test_an_unknown_request_is_not_found_by_as_many_as_answered(nats_url, cluster):
+    async with replicas(nats_url, cluster, 3) as made:
+        begun_s = time.monotonic()
+        assert await made[0][0].replica.core.cancel("none") == CancelOutcome(found=False, replicas=3)
+        assert time.monotonic() - begun_s < 2.0
+    async with replicas(nats_url, cluster, 1) as made:
+        begun_s = time.monotonic()
+        assert await made[0][0].replica.core.cancel("none") == CancelOutcome(found=False, replicas=1)
+        assert time.monotonic() - begun_s < ANSWER_WITHIN_S  # nobody to wait for
+
+
+async def test_a_replica_that_cannot_ask_does_not_say_that_there_is_no_such_request(nats_url, cluster, own_nats):
+    server = own_nats()
+    async with replicas(server.url, cluster, 2) as made:
+        (one, bus), _ = made
+        slow_steps(one)
+        running = asyncio.create_task(one.ask(ask(max_tokens=500, request_id="mine")))
+        await until(lambda: bool(one.decodes["d0"].works))
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(DependencyUnavailable, match="nobody answered"):
+                await one.client.cancel("other")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        server.stop()
+        await until(lambda: not bus.connected, 20.0)
+        with pytest.raises(DependencyUnavailable, match="not connected"):
+            await one.client.cancel("other")
+        assert await one.client.cancel("mine")  # its own it can always end
+        with pytest.raises(Cancelled):
+            await running

@@ -55,7 +55,21 @@ def test_infos_say_seats_queue_and_the_age_of_what_they_say(fleet, clock):
     info = fleet.infos()[1]
     assert (info.queued, info.running, info.max_running, info.report_age_ms) == (2, 3, 8, 1500)
     assert info.busy > 0
-    assert fleet.infos()[0].tokens_per_s == SETTINGS.prefill_tokens_per_s
+    assert fleet.infos()[1].tokens_per_s == 0.0
+
+
+def test_how_fast_a_prefill_instance_is_it_says_itself(fleet):
+    def rates(of):
+        return of.prefill_states()[0].tokens_per_s, of.infos()[0].tokens_per_s
+
+    assert rates(fleet) == (SETTINGS.prefill_tokens_per_s,) * 2  # an older version that does not say
+    known = fleet.get("p")
+    known.description = replace(known.description, tokens_per_s=500.0)  # known before the first request
+    assert rates(fleet) == (500.0, 500.0)
+    fleet.report("p", 7, LOAD)
+    assert rates(fleet) == (500.0, 500.0)
+    fleet.report("p", 7, replace(LOAD, tokens_per_s=700.0))
+    assert rates(fleet) == (700.0, 700.0)
 
 
 def test_an_old_report_is_no_report(fleet, clock):

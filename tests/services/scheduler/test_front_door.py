@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.errors import InvalidInput, UnknownModel
+from common.errors import CheckpointError, InvalidInput, UnknownModel
 from common.request import Limits, Sampling
 from common.rpc.inference_data import ChatMessage, GenerateRequest, SamplingOptions, Stopping
 from services.scheduler.front_door import validate
@@ -162,3 +162,29 @@ def test_the_card_is_read_from_the_checkpoint(tmp_path):
     )
     card = read_model_card(tmp_path, "m", 64)
     assert card == ModelCard("m", 512, 64, frozenset({1, 2}), Sampling(temperature=0.6, top_p=0.95))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": null}')
+    assert read_model_card(tmp_path, "m", 64).eos_token_ids == {3}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("config.json", "{", "not JSON"),
+        ("config.json", '{"vocab_size": "many"}', "vocab_size = 'many': must be a whole number"),
+        ("config.json", '{"vocab_size": 9, "eos_token_id": "end"}', "eos_token_id = 'end': must be a token id"),
+        ("generation_config.json", "[]", "holds list, not an object"),
+        ("generation_config.json", '{"eos_token_id": [1, true]}', r"eos_token_id = \[1, True\]: must be a token id"),
+        (
+            "generation_config.json",
+            '{"do_sample": true, "temperature": "hot"}',
+            r"temperature = 'hot': must be ",
+        ),
+        ("generation_config.json", '{"do_sample": true, "top_p": 0}', r"top_p = 0: must be \(0, 1\]"),
+        ("generation_config.json", '{"do_sample": true, "top_k": 0.5}', "top_k = 0.5: must be 0 to"),
+    ],
+)
+def test_a_malformed_card_is_refused_by_file_and_reason(tmp_path, file, content, reason):
+    (tmp_path / "config.json").write_text('{"vocab_size": 512}')
+    (tmp_path / file).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{tmp_path / file}: {reason}"):
+        read_model_card(tmp_path, "m", 64)

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from services.scheduler.http_edge import HttpEdge
+from services.scheduler.openai_request import ABSENT, CHAT_ONLY, COMMON, COMPLETION_ONLY, IGNORED
 from services.scheduler.settings import AdmissionPolicy
 from tests.fakes.cluster import FakeCluster, until, with_settings
 from tests.services.scheduler.test_text import CARD, EOS_ID, TOKENIZER, spelled
@@ -33,6 +36,10 @@ async def edge(text=SAID, **settings):
 
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}
+
+
+def said(**fields):
+    return CHAT | {"messages": [{"role": "user", **fields}]}
 
 
 async def events(response):
@@ -85,23 +92,48 @@ async def test_completions(prompt):
 
 
 BAD = [
-    ({"messages": []}, 400, "prompt.chat.messages"),
+    ({"messages": []}, 400, "messages"),
+    (CHAT | {"messages": [{"role": "user", "content": "\udc00"}]}, 400, "messages[0].content"),
+    (CHAT | {"messages": [{"role": "user", "content": "x" * 100_000}]}, 400, "messages"),
     ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0]"),
+    (said(content=[{"type": "text", "text": "x", "cache_control": {}}]), 400, "messages[0].content[0].cache_control"),
+    (said(content="x", tool_calls=[{}]), 400, "messages[0].tool_calls"),
+    (said(content="x", reasoning_content="hm"), 400, "messages[0].reasoning_content"),
     ({"messages": [{"role": ["user"], "content": "x"}]}, 400, "messages[0].role"),
     (CHAT | {"temperature": 10**400}, 400, "temperature"),
-    (CHAT | {"logit_bias": {"1": 10**400}}, 400, "logit_bias"),
+    (CHAT | {"logit_bias": {"1": 10**400}}, 400, "logit_bias.1"),
     (CHAT | {"model": "gpt"}, 404, "model"),
-    (CHAT | {"temperature": 3}, 400, "sampling.temperature"),
+    (CHAT | {"temperature": 3}, 400, "temperature"),
     (CHAT | {"temperature": "hot"}, 400, "temperature"),
     (CHAT | {"n": True}, 400, "n"),
-    (CHAT | {"logit_bias": {"191222": 1}}, 400, "sampling.logit_bias"),
+    (CHAT | {"logit_bias": {"191222": 1}}, 400, "logit_bias"),
     (CHAT | {"logit_bias": {"x": 1}}, 400, "logit_bias"),
+    (CHAT | {"logit_bias": {"1_0": 1}}, 400, "logit_bias"),
+    (CHAT | {"logit_bias": {"5": "1"}}, 400, "logit_bias.5"),
+    (CHAT | {"logit_bias": {"5": True}}, 400, "logit_bias.5"),
+    (CHAT | {"logit_bias": {"5": None}}, 400, "logit_bias.5"),
     (CHAT | {"tools": [{}]}, 400, "tools"),
     (CHAT | {"frobnicate": 1}, 400, "frobnicate"),
+    (CHAT | {"echo": 0}, 400, "echo"),
     (CHAT | {"top_logprobs": 3}, 400, "top_logprobs"),
-    (CHAT | {"max_tokens": 0}, 400, "stopping.max_tokens"),
+    (CHAT | {"top_logprobs": False}, 400, "top_logprobs"),
+    (CHAT | {"logprobs": True, "top_logprobs": -1}, 400, "top_logprobs"),
+    (CHAT | {"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+    (CHAT | {"max_tokens": 0}, 400, "max_tokens"),
+    (CHAT | {"max_completion_tokens": 0}, 400, "max_completion_tokens"),
+    (CHAT | {"max_completion_tokens": 5, "max_tokens": "many"}, 400, "max_tokens"),
+    (CHAT | {"max_completion_tokens": 5, "max_tokens": 5}, 400, "max_tokens"),
+    (CHAT | {"min_tokens": -1}, 400, "min_tokens"),
+    (CHAT | {"stop": 0}, 400, "stop"),
+    (CHAT | {"stop": {}}, 400, "stop"),
+    (CHAT | {"stop": ""}, 400, "stop[0]"),
+    (CHAT | {"stop_token_ids": [999]}, 400, "stop_token_ids[0]"),
+    (CHAT | {"stream_options": {"include_usage": True}}, 400, "stream_options"),
+    (CHAT | {"stream": True, "stream_options": {"include_usage": 1}}, 400, "stream_options.include_usage"),
+    (CHAT | {"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage"),
+    (CHAT | {"stream": True, "stream_options": []}, 400, "stream_options"),
     ([], 400, "body"),
 ]
 
@@ -116,6 +148,60 @@ async def test_errors_are_openais():
             assert response.status == 400
         async with session.post("/v1/chat/completions", json=CHAT) as response:
             assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [10**6]}, "prompt"),
+        ({"prompt": "x", "logprobs": -1}, "logprobs"),
+        ({"prompt": "x", "top_logprobs": 1}, "top_logprobs"),
+        ({"prompt": "x", "messages": []}, "messages"),
+        ({"prompt": "x", "best_of": True}, "best_of"),
+    ],
+)
+async def test_refusals_of_a_completion_name_its_own_fields(body, param):
+    async with edge() as (_, session), session.post("/v1/completions", json=body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == param
+
+
+async def test_an_earlier_answer_may_be_sent_back_as_it_came():
+    answered = {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None, "annotations": []}
+    body = CHAT | {"messages": [*CHAT["messages"], answered, {"role": "user", "content": "why?", "name": "eve"}]}
+    async with edge() as (_, session), session.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 200, await response.text()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code", "allow"),
+    [
+        ("GET", "/v2/chat", 404, "not_found", None),
+        ("POST", "/v1/embeddings", 404, "not_found", None),
+        ("GET", "/v1/completions", 405, "method_not_allowed", "POST"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed", "GET,HEAD"),
+    ],
+)
+async def test_what_is_no_call_of_ours_is_an_error_like_the_others(method, path, status, code, allow):
+    async with edge() as (_, session), session.request(method, path) as response:
+        error = (await response.json())["error"]
+        assert (response.status, error["type"], error["code"]) == (status, "invalid_request_error", code)
+        assert path in error["message"]
+        assert response.headers.get("Allow") == allow
+
+
+async def test_a_request_id_that_is_none_is_named_as_the_header_it_came_in():
+    async with edge() as (_, session):
+        headers = {"X-Request-Id": "x" * 129}
+        async with session.post("/v1/chat/completions", json=CHAT, headers=headers) as response:
+            assert (await response.json())["error"]["param"] == "X-Request-Id"
+
+
+def test_the_document_lists_every_field_and_no_other():
+    text = (Path(__file__).resolve().parents[3] / "docs" / "http.md").read_text(encoding="utf-8")
+    listed = {name for row in re.findall(r"^\| `.*?\|", text, re.M) for name in re.findall(r"`([a-z_]+)`", row)}
+    assert listed == COMMON | CHAT_ONLY | COMPLETION_ONLY | IGNORED | set(ABSENT)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,6 @@ async def test_a_refused_request_names_field_and_limit_and_the_next_is_served():
         with pytest.raises(InvalidInput, match=r"prompt\.token_ids\[0\] = -1"):
             await cluster.ask(ask(prompt=(-1,)))
         assert tokens_of(await cluster.ask(ask())) == right(20)
-        await asyncio.sleep(0)
 
 
 async def test_choices_have_seeds_of_their_own_and_share_the_prompt():

@@ -27,7 +27,7 @@ from common.state.connect import connect_redis
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
-from services.launcher.embedded import free_port
+from services.launcher.ports import free_ports
 from services.scheduler.links import open_links
 from tests.fakes.cluster import tokens_of, until
 from tests.fakes.tokenizer import CONFIG, tokenizer_document
@@ -47,7 +47,7 @@ def config(tmp_path, valkey_url, nats_url, cluster):
     document = tokenizer_document()
     (model / "tokenizer.json").write_text(json.dumps(document))
     (model / "tokenizer_config.json").write_text(json.dumps(CONFIG))
-    ports = {name: free_port() for name in ("port", "http_port", "metrics_port")}
+    ports = {name: free_ports(1) for name in ("port", "http_port", "metrics_port")}
     fields = {
         "cluster": cluster,
         "model": {"path": str(model), "name": "tiny"},
@@ -169,6 +169,28 @@ async def test_a_killed_replica_fails_its_streams_and_workers_drop_its_work(conf
         await until(lambda: not decode.works and not prefill.leases, 5)
 
 
+async def test_an_unreadable_lease_is_counted_and_said_once(config):
+    _, fields = config
+    async with workers(config) as (_, _, redis, keys):
+        await redis.sadd(keys.workers, "x-0")
+        await redis.set(keys.worker_prefix + "x-0", "{}")
+        async with running(config) as (process, _):
+            url = f"http://127.0.0.1:{fields['scheduler']['metrics_port']}/metrics"
+            async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+                while await _metric(session, url, "tandem_unreadable_leases_total") < 3:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            _, said = await asyncio.wait_for(process.communicate(), 20)
+        assert said.decode().count("worker record unreadable") == 1
+        await redis.delete(keys.worker_prefix + "x-0")
+
+
+async def _metric(session, url, name):
+    async with session.get(url) as response:
+        (line,) = [line for line in (await response.text()).splitlines() if line.startswith(name + "{")]
+    return float(line.rpartition(" ")[2])
+
+
 async def said_at_the_end(file):
     process = await start(file)
     _, said = await asyncio.wait_for(process.communicate(), 30)
@@ -178,18 +200,43 @@ async def said_at_the_end(file):
 async def test_what_cannot_work_ends_with_a_reason(config):
     file, fields = config
     file.write_text(
-        yaml.safe_dump(fields | {"redis": {"url": f"redis://127.0.0.1:{free_port()}", "start_timeout_s": 0.5}})
+        yaml.safe_dump(fields | {"redis": {"url": f"redis://127.0.0.1:{free_ports(1)}", "start_timeout_s": 0.5}})
     )
     code, said = await said_at_the_end(file)
     assert code == 2
     assert "no Redis at redis://127.0.0.1" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("absent", ["redis", "nats"])
+async def test_a_replica_that_waits_ends_at_once_when_asked(config, absent):
+    file, fields = config
+    address = f"{absent}://127.0.0.1:{free_ports(1)}"
+    file.write_text(yaml.safe_dump(fields | {absent: {"url": address, "start_timeout_s": 60.0}}))
+    process = await start(file)
+    while b"waiting for" not in (line := await asyncio.wait_for(process.stderr.readline(), 30)):
+        assert line, "the replica ended instead of waiting"
+    process.send_signal(signal.SIGTERM)
+    _, said = await asyncio.wait_for(process.communicate(), 5)
+    assert process.returncode == 2
+    (line,) = said.decode().splitlines()
+    assert f"asked to end while waiting for {absent.upper() if absent == 'nats' else 'Redis'} at {address}" in line
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"])
+async def test_a_malformed_model_file_is_one_line(config, file):
+    (Path(config[1]["model"]["path"]) / file).write_text("{]")
+    code, said = await said_at_the_end(config[0])
+    assert code == 2
+    (line,) = said.splitlines()
+    assert f"model/{file}: not JSON" in line
 
 
 async def test_embedded_servers_are_the_launchers(config):
     file, fields = config
     file.write_text(yaml.safe_dump(fields | {"nats": {"url": "embedded"}}))
     with pytest.raises(ConfigError, match=r"nats\.url = embedded"):
-        async with open_links(load_cluster(file), "s", MonotonicClock()):
+        async with open_links(load_cluster(file), "s", MonotonicClock(), asyncio.Event()):
             pass
 
 

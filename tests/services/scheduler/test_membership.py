@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from common.rpc.server import Probe
 from services.scheduler.fleet import InstanceState
-from tests.fakes.cluster import FakeCluster, tokens_of, until
+from tests.fakes.cluster import FakeCluster, drawn, tokens_of, until
 from tests.fakes.stalling_proxy import StallingProxy
 from tests.fakes.workers import FakeDecode, FakePrefill
 from tests.services.scheduler.requests import ask, right
@@ -77,13 +77,13 @@ async def test_a_stopped_process_is_fenced_and_its_late_tokens_are_nothing():
         cluster.discovery.workers["d9"] = behind
         await until(lambda: state(cluster, "d9") is InstanceState.READY)
         running = asyncio.create_task(cluster.ask(ask(max_tokens=40)))
-        await until(lambda: bool(stopped.works))
-        await asyncio.sleep(0.2)
+        await until(lambda: drawn(stopped) >= 3)
         proxy.stall()
+        before = drawn(stopped)
         await until(lambda: state(cluster, "d9") is InstanceState.SUSPECT, 3.0)
         cluster.decodes["d0"].max_running = 64
         await cluster.decodes["d0"].restart()
-        await asyncio.sleep(0.5)  # the stopped one has drawn more tokens by now
+        await until(lambda: drawn(stopped) >= before + 5)
         proxy.resume()
         assert tokens_of(await running) == right(40)
         await until(lambda: state(cluster, "d9") is InstanceState.READY)
@@ -140,7 +140,8 @@ async def test_without_leases_everybody_stays_and_serves():
         cluster.discovery.gone = False
         cluster.discovery.workers.clear()  # the leases were wiped, the workers are well
         await until(lambda: cluster.replica.membership.leases_known)
-        await asyncio.sleep(0.3)
+        looks = cluster.discovery.looks
+        await until(lambda: cluster.discovery.looks >= looks + 5)
         assert tokens_of(await cluster.ask(ask())) == right(20)
 
 

@@ -14,7 +14,7 @@ from common.errors import (
     TagMismatch,
     WorkerLost,
 )
-from tests.fakes.cluster import FakeCluster, tokens_of, until, with_settings
+from tests.fakes.cluster import FakeCluster, drawn, tokens_of, until, with_settings
 from tests.services.scheduler.requests import PROMPT, ask, right
 
 
@@ -41,8 +41,7 @@ async def test_decode_is_killed_with_many_streams():
         for decode in cluster.decodes.values():
             decode.step_s = 0.02
         asks = [asyncio.create_task(cluster.ask(ask(seed=seed, max_tokens=25))) for seed in range(20)]
-        await until(lambda: len(cluster.decodes["d0"].works) >= 5)
-        await asyncio.sleep(0.1)
+        await until(lambda: len(cluster.decodes["d0"].works) >= 5 and drawn(cluster.decodes["d0"]) >= 10)
         await cluster.decodes["d0"].kill()
         for seed, deltas in enumerate(await asyncio.gather(*asks)):
             assert tokens_of(deltas) == right(25, seed=seed)
@@ -55,8 +54,23 @@ async def test_the_only_decode_dies_and_comes_back():
         decode = cluster.decodes["d0"]
         decode.step_s = 0.02
         running = asyncio.create_task(cluster.ask(ask()))
+        await until(lambda: drawn(decode) >= 3)
+        await decode.restart()
+        assert tokens_of(await running) == right(20)
+        await cluster.idle()
+
+
+async def test_a_wait_for_capacity_is_logged_once(caplog):
+    caplog.set_level("INFO")
+    async with FakeCluster() as cluster:
+        decode = cluster.decodes["d0"]
+        decode.step_s = 0.02
+        running = asyncio.create_task(cluster.ask(ask()))
         await until(lambda: bool(decode.works))
-        await asyncio.sleep(0.1)
+        await decode.kill()
+        await until(lambda: cluster.metric("tandem_request_resumes_total") >= 5)
+        failed = [record.tandem_facts["why"] for record in caplog.records if record.getMessage() == "attempt failed"]
+        assert len(failed) == len(set(failed))
         await decode.restart()
         assert tokens_of(await running) == right(20)
         await cluster.idle()

@@ -11,7 +11,7 @@ from tests.fakes.cluster import FakeCluster, text_of, tokens_of
 from tests.fakes.tokenizer import CONFIG, EOS, TEMPLATE, tokenizer_document
 
 TOKENIZER = Tokenizer(tokenizer_document(), CONFIG, TEMPLATE)
-EOS_ID = TOKENIZER.eos_id
+EOS_ID = TOKENIZER.token_id(EOS)
 CARD = ModelCard("tiny", 1000, 4096, frozenset({EOS_ID}), Sampling())
 
 

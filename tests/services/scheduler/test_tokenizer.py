@@ -94,4 +94,37 @@ def test_a_template_that_refuses_names_the_messages():
 
 def test_a_tokenizer_that_is_not_byte_level_is_refused():
     with pytest.raises(CheckpointError, match="ByteLevel"):
-        Tokenizer({**DOCUMENT, "decoder": {"type": "WordPiece"}}, CONFIG, None)
+        Tokenizer({**DOCUMENT, "decoder": {"type": "Fuse"}}, CONFIG, None)
+
+
+MALFORMED = [
+    ("tokenizer.json", "{", "not JSON"),
+    ("tokenizer.json", json.dumps({**DOCUMENT, "model": {"type": "BPE"}}), "not a tokenizer"),
+    ("tokenizer.json", json.dumps({**DOCUMENT, "decoder": None}), "decoder is not ByteLevel"),
+    ("tokenizer_config.json", "[]", "holds list"),
+    ("tokenizer_config.json", json.dumps({**CONFIG, "bos_token": 5}), "bos_token = 5: must be a text"),
+    ("tokenizer_config.json", json.dumps({**CONFIG, "eos_token": {"id": 1}}), "eos_token = {'id': 1}: must be a text"),
+    ("tokenizer_config.json", json.dumps({**CONFIG, "add_bos_token": "no"}), "add_bos_token = 'no': must be true or"),
+    ("tokenizer_config.json", json.dumps({**CONFIG, "chat_template": 7}), "chat_template = 7: must be a text"),
+    ("tokenizer_config.json", json.dumps({**CONFIG, "chat_template": ["x"]}), r"chat_template = \['x'\]: must be a"),
+    ("tokenizer_config.json", json.dumps({**CONFIG, "chat_template": "a\n{% if %}"}), "chat_template: line 2: "),
+    ("chat_template.jinja", "{% for %}", "line 1: "),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "reason"), MALFORMED)
+def test_a_malformed_file_is_refused_by_file_and_reason(tmp_path, file, content, reason):
+    for name, good in (("tokenizer.json", DOCUMENT), ("tokenizer_config.json", CONFIG)):
+        (tmp_path / name).write_text(json.dumps(good))
+    assert Tokenizer.load(tmp_path) is not None
+    (tmp_path / file).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{tmp_path / file}: {reason}"):
+        Tokenizer.load(tmp_path)
+
+
+def test_one_template_of_several_is_the_default(tmp_path):
+    several = [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(DOCUMENT))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**CONFIG, "chat_template": several}))
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.encode_chat([ChatMessage("user", "x")]) == loaded.encode_text("d")[1:]

@@ -119,6 +119,8 @@ SEEDED = [
     ("model-format", "model.store.directory", lambda facts: model(
         config={**facts.model.config, "quantization_config": {"quant_method": "awq"}})(facts)),
     ("latent-dtype", "layout.dtype", in_fp32),
+    ("redis-untrusted", "tls.caSecret", redis(error="rediss://redis:6379: CERTIFICATE_VERIFY_FAILED")),
+    ("nats-untrusted", "tls.caSecret", nats(error="tls://nats:4222: CERTIFICATE_VERIFY_FAILED")),
     ("redis-unreachable", "redis.external.urlSecret", redis(error="redis://redis:6379: timed out")),
     ("redis-credentials", "redis.external.urlSecret", redis(error="NOAUTH", refused=True)),
     ("redis-version", "redis.external.urlSecret", redis(version="5.0.14")),

@@ -1,7 +1,9 @@
 """Facts from real servers, real files and a real read."""
 
+import asyncio
 import json
 import shutil
+import time
 from pathlib import Path
 
 import yaml
@@ -9,7 +11,11 @@ from redis.asyncio import Redis
 
 from common.config.load import parse_cluster
 from services.launcher.doctor.facts import Gpu, Hca
-from services.launcher.doctor.gather_dependencies import gather_nats, gather_redis
+from services.launcher.doctor.gather_dependencies import (
+    gather_dependencies,
+    gather_nats,
+    gather_redis,
+)
 from services.launcher.doctor.gather_gpus import parse_gpus
 from services.launcher.doctor.gather_model import gather_model
 from services.launcher.doctor.gather_node import gather_node
@@ -61,6 +67,32 @@ async def test_nats_says_what_it_is(own_nats):
     gone = await gather_nats(cluster_of(nats=server.url))
     assert gone.error
     assert not gone.refused
+
+
+async def test_servers_that_come_up_late_are_waited_for_only_when_asked(own_valkey, own_nats, tmp_path):
+    first_redis, first_nats = own_valkey(), own_nats()
+    config = cluster_of(redis=first_redis.url, nats=first_nats.url)
+    for server in (first_redis, first_nats):
+        server.stop()
+    redis, records, nats = await gather_dependencies(config, patient=False)
+    assert (bool(redis.error), records, bool(nats.error)) == (True, [], True)
+    waiting = asyncio.create_task(gather_dependencies(config, patient=True))
+    await asyncio.sleep(1.0)
+    assert not waiting.done()
+    first_redis.start(first_redis.port, tmp_path)
+    first_nats.start(first_nats.port, tmp_path)
+    redis, records, nats = await waiting
+    assert (redis.error, records, nats.error) == ("", [], "")
+
+
+async def test_a_refusal_is_not_waited_out(own_valkey):
+    server = own_valkey()
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("requirepass", "secret")
+    begun_s = time.monotonic()
+    redis, _, _ = await gather_dependencies(cluster_of(redis=server.url), patient=True)
+    assert redis.refused
+    assert time.monotonic() - begun_s < 30.0
 
 
 def test_gpus_as_nvidia_smi_tells_them():
@@ -126,7 +158,7 @@ def test_a_model_directory(tmp_path):
     assert "first lost" in broken.faults[1]
     assert (broken.fingerprint, broken.has_tokenizer) == ("", False)
     assert gather_model(tmp_path, with_weights=False).faults == ()
-    assert "cannot read config.json" in gather_model(tmp_path / "none", with_weights=True).faults[0]
+    assert "holds no config.json" in gather_model(tmp_path / "none", with_weights=True).faults[0]
 
 
 def test_bytes_arrive_and_a_broken_way_is_told(monkeypatch):

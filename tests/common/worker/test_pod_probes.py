@@ -1,0 +1,49 @@
+"""A pod is live and ready when all of its instances are."""
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from common.telemetry.exporter import MetricsExporter, Probes
+from common.worker.pod_probes import pod_probes
+
+
+@dataclass
+class Instance:
+    live: bool = True
+    ready: bool = True
+    address: str = ""
+
+
+@pytest.fixture
+def instances() -> Iterator[list[Instance]]:
+    made, exporters = [Instance(), Instance(), Instance()], []
+    for one in made:
+        probes = Probes(live=lambda one=one: one.live, ready=lambda one=one: one.ready)  # type: ignore[misc]
+        exporters.append(MetricsExporter(CollectorRegistry(), "127.0.0.1", 0, probes))
+        one.address = f"127.0.0.1:{exporters[-1].port}"
+    yield made
+    for exporter in exporters:
+        exporter.close()
+
+
+def test_every_instance_counts(instances: list[Instance]) -> None:
+    pod = pod_probes([one.address for one in instances])
+    assert (pod.live(), pod.ready()) == (True, True)
+    instances[2].ready = False
+    assert (pod.live(), pod.ready()) == (True, False)
+    instances[2].ready, instances[1].live = True, False
+    assert (pod.live(), pod.ready()) == (False, True)
+
+
+def test_who_does_not_answer_is_neither(instances: list[Instance]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stuck:  # takes connections and says nothing, as a stopped process
+        pod = pod_probes([instances[0].address, f"127.0.0.1:{stuck.getsockname()[1]}"])
+        assert (pod.live(), pod.ready()) == (False, False)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"127.0.0.1:{gone.getsockname()[1]}"
+    pod = pod_probes([instances[0].address, address])
+    assert (pod.live(), pod.ready()) == (False, False)

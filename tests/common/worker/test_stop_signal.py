@@ -1,0 +1,56 @@
+import asyncio
+import os
+import signal
+
+import pytest
+
+from common.errors import Cancelled
+from common.worker.stop_signal import stop_signal, unless_stopped
+
+
+@pytest.fixture
+async def stop():
+    signals = signal.SIGTERM, signal.SIGINT
+    before = [signal.getsignal(number) for number in signals]
+    yield stop_signal()
+    for number, handler in zip(signals, before, strict=True):
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, handler)
+
+
+async def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)  # the loop hears of it through a pipe
+
+
+async def test_the_same_signal_again_means_at_once(stop) -> None:
+    await send(signal.SIGINT)
+    assert stop.asked.is_set()
+    await send(signal.SIGTERM)  # the pod's, which follows a terminal's
+    assert not stop.at_once.is_set()
+    await send(signal.SIGTERM)
+    assert stop.at_once.is_set()
+
+
+async def test_what_is_waited_for_is_given_or_given_up() -> None:
+    stop = asyncio.Event()
+
+    async def soon() -> int:
+        return 5
+
+    assert await unless_stopped(stop, "soon", soon()) == 5
+    ended = asyncio.Event()
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    waiting = asyncio.create_task(unless_stopped(stop, "the moon", never()))
+    await asyncio.sleep(0)
+    stop.set()
+    with pytest.raises(Cancelled, match="asked to end while waiting for the moon"):
+        await waiting
+    assert ended.is_set()
