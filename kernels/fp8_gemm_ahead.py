@@ -2,7 +2,7 @@
 
 As `fp8_gemm_splitk`, the weight is wgmma's left operand and K is split over programs. Here one warp streams weights and
 activations through a ring of shared memory, and fills the ring with weights while the kernels before it still run: only
-activations wait for them. One to three groups of four warps multiply, each its own 64 or 128 output features, so that
+activations wait for them. One to three groups of four warps multiply, each its own 64 output features, so that
 one scales its sums while another's product runs. The order of additions depends on (N, K) and the tile alone.
 """
 
@@ -36,8 +36,7 @@ class AheadTile:
     `groups`-th k-step. In a run of `run` k-steps a group's next product runs while it scales the last one; more than
     one needs registers for two. `registers` a thread, averaged over the program's warps; None takes the whole file.
     With `share` the splits of a tile wait for each other and each adds its share of the rows; all programs must fit the
-    chip at once, one a multiprocessor. Otherwise the last split to arrive adds them all. A `persistent` program takes
-    one tile after another, and the copies of the next begin under the end of the last; its `splits` are 1.
+    chip at once, one a multiprocessor. Otherwise the last split to arrive adds them all.
     """
 
     rows: int
@@ -48,7 +47,6 @@ class AheadTile:
     registers: int | None = None
     share: bool = False
     run: int = 2
-    persistent: bool = False
 
     @property
     def features(self) -> int:
@@ -83,13 +81,11 @@ def fp8_gemm_ahead(
     sums = out[None] if parts == 1 else x.new_empty((parts, rows, columns), dtype=torch.float32)
     if rows == 0:
         return out if reduce else sums
-    m_tiles = triton.cdiv(rows, tile.rows)
-    tiles = triton.cdiv(columns, tile.features) * m_tiles
-    grid = (min(tiles, sm_count(x.device)) if tile.persistent else tiles, tile.splits)
+    grid = (triton.cdiv(columns, tile.features), tile.splits, triton.cdiv(rows, tile.rows))
     if tile.share:
-        check.at_most("programs that wait for each other", tiles * tile.splits, sm_count(x.device))
+        check.at_most("programs that wait for each other", grid[0] * grid[1] * grid[2], sm_count(x.device))
     counted = reduce and parts > 1
-    arrived = arrival_counters(triton.cdiv(columns, FEATURES) * m_tiles, x.device) if counted else out
+    arrived = arrival_counters(triton.cdiv(columns, FEATURES) * grid[2], x.device) if counted else out
     warps = 4 * (tile.groups + 1)
     registers = min(tile.registers or 65536 // (32 * warps), 255) // 8 * 8
     each = min((registers * (tile.groups + 1) - COPYING_REGISTERS) // tile.groups, 255) // 8 * 8
@@ -105,8 +101,6 @@ def fp8_gemm_ahead(
         columns,
         inner,
         w_scale.stride(0),
-        tiles,
-        m_tiles,
         ROWS=tile.rows,
         GROUPS=tile.groups,
         SPLITS=tile.splits,
@@ -114,7 +108,6 @@ def fp8_gemm_ahead(
         REDUCE=reduce,
         ALONG_K=tile.along_k,
         SHARE=tile.share,
-        PERSISTENT=tile.persistent,
         RUN=tile.run,
         REGISTERS=each,
         num_warps=4,

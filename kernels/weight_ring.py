@@ -11,21 +11,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @gluon.jit
-def _place(tile, m_tiles, ROWS: gl.constexpr, CHUNKS: gl.constexpr):
-    """First feature and first token of a tile; the tiles of one weight follow each other."""
-    return tile // m_tiles * (CHUNKS * 64), tile % m_tiles * ROWS
-
-
-@gluon.jit
 def _stream(
-    x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
+    x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
     ROWS: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The copying warp."""
     BYTES: gl.constexpr = (CHUNKS * 64 + ROWS) * 128 + 4 * (ROWS if ROWS > 32 else 32)
     steps = last - first
     ahead = gl.minimum(steps, STAGES)
-    n0, m0 = _place(gl.program_id(0), m_tiles, ROWS, CHUNKS)
     for i in range(ahead):
         mbarrier.expect(full.index(i), BYTES)
         for c in gl.static_range(CHUNKS):
@@ -35,19 +28,16 @@ def _stream(
     for i in range(ahead):
         tma.async_copy_global_to_shared(x_desc, [m0, (first + i) * 128], full.index(i), x_ring.index(i))
         tma.async_copy_global_to_shared(xs_desc, [first + i, m0], full.index(i), xs_ring.index(i))
-    for local in range(count):
-        n0, m0 = _place(gl.program_id(0) + local * gl.num_programs(0), m_tiles, ROWS, CHUNKS)
-        for kb in range(gl.where(local == 0, ahead, 0), steps):
-            i = local * steps + kb
-            stage = i % STAGES
-            mbarrier.wait(empty.index(stage), (i // STAGES - 1) & 1)
-            mbarrier.expect(full.index(stage), BYTES)
-            k = (first + kb) * 128
-            for c in gl.static_range(CHUNKS):
-                at = [n0 + c * 64, k]
-                tma.async_copy_global_to_shared(w_desc, at, full.index(stage), w_ring.index(stage * CHUNKS + c))
-            tma.async_copy_global_to_shared(x_desc, [m0, k], full.index(stage), x_ring.index(stage))
-            tma.async_copy_global_to_shared(xs_desc, [first + kb, m0], full.index(stage), xs_ring.index(stage))
+    for i in range(ahead, steps):
+        stage = i % STAGES
+        mbarrier.wait(empty.index(stage), (i // STAGES - 1) & 1)
+        mbarrier.expect(full.index(stage), BYTES)
+        k = (first + i) * 128
+        for c in gl.static_range(CHUNKS):
+            at = [n0 + c * 64, k]
+            tma.async_copy_global_to_shared(w_desc, at, full.index(stage), w_ring.index(stage * CHUNKS + c))
+        tma.async_copy_global_to_shared(x_desc, [m0, k], full.index(stage), x_ring.index(stage))
+        tma.async_copy_global_to_shared(xs_desc, [first + i, m0], full.index(stage), xs_ring.index(stage))
 
 
 @gluon.jit
@@ -120,11 +110,11 @@ def _promote(acc, product, weight, scales, empty, i, STAGES: gl.constexpr, REPEA
 
 @gluon.jit
 def _sums(
-    x_ring, scales, w_ring, full, empty, ws_row, base, steps,
+    x_ring, scales, w_ring, full, empty, ws_row, steps,
     CHUNK: gl.constexpr, CHUNKS: gl.constexpr, BEGIN: gl.constexpr, STEP: gl.constexpr, ROWS: gl.constexpr,
     STAGES: gl.constexpr, RUN: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """One group's sums [64, ROWS] over its share of a tile's steps, which are the ring's steps from `base` on."""
+    """One group's sums [64, ROWS] over its share of the steps."""
     REPEAT: gl.constexpr = 1 if ROWS >= 32 else 32 // ROWS
     acc = gl.zeros([64, ROWS], gl.float32, MMA)
     zero = gl.zeros([64, ROWS], gl.float32, MMA)
@@ -135,31 +125,31 @@ def _sums(
         i = BEGIN + r * RUN * STEP
         weight = gl.load(ws_row + i)
         following = gl.load(ws_row + i + STEP)
-        product = _issue(x_ring, w_ring, full, base + i, zero, CHUNK, CHUNKS, STAGES)
+        product = _issue(x_ring, w_ring, full, i, zero, CHUNK, CHUNKS, STAGES)
         for u in gl.static_range(RUN - 1):
             after = gl.load(ws_row + gl.minimum(i + (u + 2) * STEP, steps - 1))
-            running = _issue(x_ring, w_ring, full, base + i + (u + 1) * STEP, zero, CHUNK, CHUNKS, STAGES)
+            running = _issue(x_ring, w_ring, full, i + (u + 1) * STEP, zero, CHUNK, CHUNKS, STAGES)
             ready = warpgroup_mma_wait(1, deps=[product])
-            acc = _promote(acc, ready, weight, scales, empty, base + i + u * STEP, STAGES, REPEAT, MMA)
+            acc = _promote(acc, ready, weight, scales, empty, i + u * STEP, STAGES, REPEAT, MMA)
             product = running
             weight = following
             following = after
         ready = warpgroup_mma_wait(0, deps=[product])
-        acc = _promote(acc, ready, weight, scales, empty, base + i + (RUN - 1) * STEP, STAGES, REPEAT, MMA)
+        acc = _promote(acc, ready, weight, scales, empty, i + (RUN - 1) * STEP, STAGES, REPEAT, MMA)
     for i in range(BEGIN + rounds * RUN * STEP, steps, STEP):
         weight = gl.load(ws_row + i)
-        product = _issue(x_ring, w_ring, full, base + i, zero, CHUNK, CHUNKS, STAGES)
+        product = _issue(x_ring, w_ring, full, i, zero, CHUNK, CHUNKS, STAGES)
         ready = warpgroup_mma_wait(0, deps=[product])
-        acc = _promote(acc, ready, weight, scales, empty, base + i, STAGES, REPEAT, MMA)
+        acc = _promote(acc, ready, weight, scales, empty, i, STAGES, REPEAT, MMA)
     return acc
 
 
 @gluon.jit
 def _multiply(
     x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-    M, N, stride_wsn, count, m_tiles, split, first, last,
+    M, N, stride_wsn, m0, n0, split, first, last,
     GROUP: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLITS: gl.constexpr,
-    REDUCE: gl.constexpr, ALONG_K: gl.constexpr, SHARE: gl.constexpr, PERSISTENT: gl.constexpr, RUN: gl.constexpr,
+    REDUCE: gl.constexpr, ALONG_K: gl.constexpr, SHARE: gl.constexpr, RUN: gl.constexpr,
 ):  # fmt: skip
     """Four multiplying warps: 64 of a tile's features (or, along K, every GROUPS-th of its steps), all its tokens."""
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 32])
@@ -169,39 +159,34 @@ def _multiply(
     steps = last - first
     staged = staging.index(GROUP)
     part = split * GROUPS + GROUP if ALONG_K else split
-    for local in range(count):
-        n0, m0 = _place(gl.program_id(0) + local * gl.num_programs(0), m_tiles, ROWS, CHUNKS)
-        f0 = n0 + CHUNK * 64
-        ws_row = ws_ptr + (gl.minimum(f0, N - 1) // 128) * stride_wsn + first
-        acc = _sums(
-            x_ring, scales, w_ring, full, empty, ws_row, local * steps, steps, CHUNK, CHUNKS,
-            GROUP if ALONG_K else 0, GROUPS if ALONG_K else 1, ROWS, STAGES, RUN, MMA,
-        )  # fmt: skip
-        if not PERSISTENT:
-            # Every group is done with the ring before anyone's sums go through it.
-            mbarrier.arrive(done)
-            mbarrier.wait(done, 0)
-        gdc_wait()
-        gl.thread_barrier()
-        staged.permute([1, 0]).store(acc.to(staging.dtype))
-        gl.thread_barrier()
-        if f0 < N:
-            _finish(staged, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part, ROWS, PARTS, REDUCE, SHARE)
+    f0 = n0 + CHUNK * 64
+    ws_row = ws_ptr + (gl.minimum(f0, N - 1) // 128) * stride_wsn + first
+    acc = _sums(
+        x_ring, scales, w_ring, full, empty, ws_row, steps, CHUNK, CHUNKS, GROUP if ALONG_K else 0,
+        GROUPS if ALONG_K else 1, ROWS, STAGES, RUN, MMA,
+    )  # fmt: skip
+    # Every group is done with the ring before anyone's sums go through it.
+    mbarrier.arrive(done)
+    mbarrier.wait(done, 0)
+    gdc_wait()
+    staged.permute([1, 0]).store(acc.to(staging.dtype))
+    gl.thread_barrier()
+    if f0 < N:
+        _finish(staged, out_ptr, part_ptr, arrived_ptr, M, N, m0, f0, part, ROWS, PARTS, REDUCE, SHARE)
 
 
-@gluon.jit(do_not_specialize=["M", "tiles", "m_tiles"])
+@gluon.jit(do_not_specialize=["M"])
 def multiply_ahead(
-    x_desc, xs_desc, w_desc, ws_ptr, out_ptr, part_ptr, arrived_ptr, M, N, K, stride_wsn, tiles, m_tiles,
+    x_desc, xs_desc, w_desc, ws_ptr, out_ptr, part_ptr, arrived_ptr, M, N, K, stride_wsn,
     ROWS: gl.constexpr, GROUPS: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, REDUCE: gl.constexpr,
-    ALONG_K: gl.constexpr, SHARE: gl.constexpr, PERSISTENT: gl.constexpr, RUN: gl.constexpr,
+    ALONG_K: gl.constexpr, SHARE: gl.constexpr, RUN: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     CHUNKS: gl.constexpr = 1 if ALONG_K else GROUPS
     PARTS: gl.constexpr = SPLITS * GROUPS if ALONG_K else SPLITS
     SCALES: gl.constexpr = ROWS if ROWS > 32 else 32
-    split = gl.program_id(1)
-    count = (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0) if PERSISTENT else 1
+    n0, split, m0 = gl.program_id(0) * (CHUNKS * 64), gl.program_id(1), gl.program_id(2) * ROWS
     k_blocks = gl.cdiv(K, 128)
     first = split * k_blocks // SPLITS
     last = (split + 1) * k_blocks // SPLITS
@@ -218,42 +203,39 @@ def multiply_ahead(
     scales = xs_ring._reinterpret(gl.float32, [STAGES * SCALES // ROWS, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kind: gl.constexpr = out_ptr.dtype.element_ty if PARTS == 1 else gl.float32
     STAGED: gl.constexpr = gl.NVMMASharedLayout(128, kind.primitive_bitwidth, 2)
-    if PERSISTENT:
-        staging = gl.allocate_shared_memory(kind, [GROUPS, ROWS, 64], STAGED)
-    else:
-        staging = w_ring._reinterpret(kind, [GROUPS, ROWS, 64], STAGED)
+    staging = w_ring._reinterpret(kind, [GROUPS, ROWS, 64], STAGED)
     # fmt: off
     if GROUPS == 1:
         gl.warp_specialize([
             (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-                         M, N, stride_wsn, count, m_tiles, split, first, last,
-                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
-            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
+                         M, N, stride_wsn, m0, n0, split, first, last,
+                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, RUN)),
+            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
                        ROWS, CHUNKS, STAGES)),
         ], [1], [24])
     elif GROUPS == 2:
         gl.warp_specialize([
             (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-                         M, N, stride_wsn, count, m_tiles, split, first, last,
-                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+                         M, N, stride_wsn, m0, n0, split, first, last,
+                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, RUN)),
             (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-                         M, N, stride_wsn, count, m_tiles, split, first, last,
-                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
-            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
+                         M, N, stride_wsn, m0, n0, split, first, last,
+                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, RUN)),
+            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
                        ROWS, CHUNKS, STAGES)),
         ], [4, 1], [REGISTERS, 24])
     else:
         gl.warp_specialize([
             (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-                         M, N, stride_wsn, count, m_tiles, split, first, last,
-                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+                         M, N, stride_wsn, m0, n0, split, first, last,
+                         0, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, RUN)),
             (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-                         M, N, stride_wsn, count, m_tiles, split, first, last,
-                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
+                         M, N, stride_wsn, m0, n0, split, first, last,
+                         1, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, RUN)),
             (_multiply, (x_ring, scales, w_ring, staging, full, empty, done, ws_ptr, out_ptr, part_ptr, arrived_ptr,
-                         M, N, stride_wsn, count, m_tiles, split, first, last,
-                         2, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, PERSISTENT, RUN)),
-            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, count, m_tiles, first, last,
+                         M, N, stride_wsn, m0, n0, split, first, last,
+                         2, GROUPS, ROWS, STAGES, SPLITS, REDUCE, ALONG_K, SHARE, RUN)),
+            (_stream, (x_desc, xs_desc, w_desc, x_ring, xs_ring, w_ring, full, empty, n0, m0, first, last,
                        ROWS, CHUNKS, STAGES)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 24])
     # fmt: on

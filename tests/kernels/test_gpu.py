@@ -54,13 +54,6 @@ def test_ahead(rows, columns, inner, tile, device):
     assert_close(fp8_gemm_ahead(*x, *w, tile, reduce=False).float().sum(0), reference, torch.bfloat16)
 
 
-def test_ahead_with_more_tiles_than_multiprocessors(device):
-    x, w = quantised(130, 512, device), weight(9000, 512, device=device)
-    reference = fp8_gemm_reference(*x, *w, out_dtype=torch.float32)
-    for tile in (AheadTile(32, groups=2, persistent=True), AheadTile(64, groups=3, stages=5, persistent=True, run=4)):
-        assert_close(fp8_gemm_ahead(*x, *w, tile), reference, torch.bfloat16)
-
-
 def test_attention_in_a_graph_waits_for_its_queries(device):
     requests, blocks = 3, 12
     pool = torch.randn(blocks, 64, RANK + ROPE, device=device).to(torch.bfloat16)
