@@ -6,10 +6,12 @@ TORCH ?= torch==2.13.0
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.tandem-dev
 PYTEST = $(BIN)/python -m pytest
+COUNTERS = gpu__time_duration.sum,$(subst @,.avg.pct_of_peak_sustained_elapsed,gpu__dram_throughput@,lts__throughput@,sm__throughput@,sm__issue_active@)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm-test check fmt protos constraints bench bench-gpu test-matrix test-faults clean
+.PHONY: help setup demo test helm-test check fmt protos constraints bench bench-gpu bench-counters test-matrix test-faults \
+  clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,10 +43,16 @@ fmt: setup ## Format the code and apply safe fixes
 protos: setup ## Regenerate the gRPC stubs
 	$(BIN)/python protos/generate.py
 
-bench-gpu: ## On one H200: every kernel test, then every kernel and layer benchmark, as JSON (install the extra `gpu` first)
-	$(PYTHON) -m pytest tests/kernels
-	$(PYTHON) -m kernels.bench kernels --json kernels.json
-	$(PYTHON) -m kernels.bench layer --json layer.json
+bench-gpu: ## On one H200: every kernel test, then every layer and kernel benchmark, as JSON (install the extra `gpu` first)
+	@failed=; \
+	$(PYTHON) -m pytest -n 8 tests/kernels || failed=tests; \
+	$(PYTHON) -m kernels.bench layer --json layer.json || failed="$$failed layer"; \
+	$(PYTHON) -m kernels.bench kernels --json kernels.json || failed="$$failed kernels"; \
+	test -z "$$failed" || { echo "failed: $$failed"; exit 1; }
+
+bench-counters: ## The chip's counters for every kernel behind a target, once each, by Nsight Compute, as CSV
+	ncu --clock-control none --csv --log-file counters.csv --metrics $(COUNTERS) \
+	  -k 'regex:gemm|multiply_ahead|_norm_quant|_grouped|flash|Prefill|_silu' $(PYTHON) -m kernels.bench once
 
 bench: setup ## Measure the services on this machine and write JSON
 	$(BIN)/tandem bench services --json bench.json

@@ -49,8 +49,21 @@ def at_most(name: str, value: int, limit: int) -> None:
         raise KernelArgumentError(name, value, f"at most {limit}")
 
 
+def one_of(name: str, value: int, allowed: Sequence[int]) -> None:
+    if value not in allowed:
+        raise KernelArgumentError(name, value, "one of " + ", ".join(map(str, allowed)))
+
+
 def column_major(name: str, tensor: Tensor) -> None:
     """Activation scales as `tiles.scale_buffer` lays them out: tokens contiguous, blocks 16 bytes apart or more."""
     rows, columns = tensor.shape
     if (rows > 1 and tensor.stride(0) != 1) or (columns > 1 and tensor.stride(1) % 4):
         raise KernelArgumentError(name, tensor.stride(), "column-major with a column stride of a multiple of 4")
+
+
+def transposed_rows(name: str, tensor: Tensor) -> None:
+    """Activation scales [experts, rows, blocks] as `tiles.padded_scale_buffer` lays them out."""
+    experts, _, blocks = tensor.shape
+    row, block = tensor.stride(1), tensor.stride(2)
+    if (tensor.shape[1] > 1 and row != 1) or block % 4 or (experts > 1 and tensor.stride(0) != blocks * block):
+        raise KernelArgumentError(name, tensor.stride(), "rows contiguous, blocks a multiple of 4 apart, experts last")

@@ -1,15 +1,49 @@
-"""FP8 matrix product with block scales: the faster of our split-K kernel and DeepGEMM, by a measured table."""
+"""FP8 matrix product with block scales: the fastest of ours and DeepGEMM, by measured tables."""
 
 import torch
 from torch import Tensor
 
+from kernels.fp8_gemm_ahead import AheadTile, fp8_gemm_ahead
 from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 
-# (N, K): the most rows at which the split-K kernel is ahead. Other shapes take DEFAULT_ROWS.
-SPLITK_ROWS: dict[tuple[int, int], int] = {(2112, 7168): 32, (24576, 1536): 128, (7168, 16384): 32}
-DEFAULT_ROWS = 32
-PARTIAL_ROWS = 32  # without the reduction the split-K kernel is ahead to here
+Table = dict[tuple[int, int], tuple[tuple[int, AheadTile], ...]]
+
+# (N, K): tiles of `fp8_gemm_ahead` by the most rows they are for; DeepGEMM has the rest.
+TILES: Table = {
+    (2112, 7168): (  # q_a and kv_a
+        (16, AheadTile(16, groups=2, splits=4, stages=6, along_k=True, registers=64)),
+        (32, AheadTile(32, splits=8, stages=6, registers=64)),
+    ),
+    (24576, 1536): (  # q_b
+        (16, AheadTile(16, stages=6, registers=80)),
+        (32, AheadTile(32, stages=6, registers=80)),
+        (64, AheadTile(64, groups=3, stages=6)),
+        (128, AheadTile(128, groups=3, stages=5, run=1)),
+    ),
+    (7168, 16384): (  # o_proj
+        (16, AheadTile(16, groups=2, splits=4, stages=5, registers=80)),
+        (32, AheadTile(32, splits=2, stages=8, registers=80)),
+        (64, AheadTile(64, groups=2, splits=2, stages=8, share=True, run=4)),
+        (128, AheadTile(128, groups=2, splits=2, stages=6, share=True, run=4)),
+    ),
+}
+# Where the next kernel adds the parts, more rows are worth splitting.
+PARTIAL_TILES: Table = {
+    (2112, 7168): (
+        (16, AheadTile(16, splits=8, stages=6, registers=64)),
+        (32, AheadTile(32, splits=4, stages=7, registers=64)),
+        (64, AheadTile(64, splits=4, stages=8, registers=80)),
+        (128, AheadTile(128, splits=4, stages=8, registers=120)),
+    ),
+    (7168, 16384): (
+        (16, AheadTile(16, groups=2, splits=4, stages=5, registers=80)),
+        (32, AheadTile(32, splits=2, stages=8, registers=80)),
+        (64, AheadTile(64, groups=2, splits=2, stages=8, run=4)),
+        (128, AheadTile(128, groups=2, splits=2, stages=6, run=4)),
+    ),
+}
+SPLITK_ROWS = 32  # to here other shapes take the split-K kernel
 
 
 def fp8_gemm(
@@ -28,13 +62,27 @@ def fp8_gemm(
         KernelArgumentError: wrong shape, type, stride or device.
         KernelUnavailableError: the table says DeepGEMM and it is not installed.
     """
-    if x.shape[0] <= SPLITK_ROWS.get((w.shape[0], w.shape[1]), DEFAULT_ROWS):
+    tile = pick_tile(TILES, x, w)
+    if tile:
+        return fp8_gemm_ahead(x, x_scale, w, w_scale, tile, out_dtype=out_dtype)
+    if x.shape[0] <= SPLITK_ROWS:
         return fp8_gemm_splitk(x, x_scale, w, w_scale, out_dtype=out_dtype)
     return fp8_gemm_deepgemm(x, x_scale, w, w_scale, out_dtype=out_dtype)
 
 
 def fp8_gemm_partial(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) -> Tensor:
-    """`fp8_gemm` for a next kernel that adds: fp32 [splits, M, N], or bf16 [M, N] where that is faster."""
-    if x.shape[0] <= PARTIAL_ROWS:
+    """`fp8_gemm` for a next kernel that adds: fp32 [parts, M, N], or bf16 [M, N] where that is faster."""
+    tile = pick_tile(PARTIAL_TILES, x, w)
+    if tile:
+        return fp8_gemm_ahead(x, x_scale, w, w_scale, tile, reduce=False)
+    if x.shape[0] <= SPLITK_ROWS:
         return fp8_gemm_splitk(x, x_scale, w, w_scale, reduce=False)
     return fp8_gemm(x, x_scale, w, w_scale)
+
+
+def pick_tile(table: Table, x: Tensor, w: Tensor) -> AheadTile | None:
+    """The table's tile for these operands; none in Triton's CPU interpreter, which has no Gluon."""
+    if x.device.type != "cuda":
+        return None
+    known = table.get((w.shape[0], w.shape[1]), ())
+    return next((tile for most, tile in known if x.shape[0] <= most), None)

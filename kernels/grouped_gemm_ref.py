@@ -37,8 +37,14 @@ def grouped_gemm(
 ) -> Tensor:
     """FP8 form of `grouped`: `x` e4m3 with scale per token and 128, `w` e4m3 with scale per expert and 128 x 128.
 
-    `sources` int32 [M] names the row of `x` behind each sorted row; None means that x is sorted already.
+    `sources` int32 [M] names the row of `x` behind each sorted row; None means that x is sorted already. In the padded
+    form x is [experts, max_rows, K], of which an expert's first rows live, and so is the result.
     """
+    if x.dim() == 3:
+        alone = [slice(e, e + 1) for e in range(x.shape[0])]
+        return torch.stack(
+            [grouped_gemm(x[e][0], x_scale[e][0], w[e], w_scale[e], counts[e], out_dtype=out_dtype) for e in alone]
+        )
     rows = dequantize_per_token(x, x_scale)
     if sources is not None:
         rows = rows[sources.long().clamp(0, x.shape[0] - 1)]
@@ -58,4 +64,5 @@ def grouped_gate_up(
 ) -> tuple[Tensor, Tensor]:
     """`grouped_gemm` by [gate; up] weights [experts, 2 I, K], SwiGLU, quantisation: e4m3 [M, I], scale [M, I/128]."""
     both = grouped_gemm(x, x_scale, w, w_scale, counts, sources, align=align, out_dtype=torch.float32)
-    return quantize_per_token(silu_mul(both))
+    q, scale = quantize_per_token(silu_mul(both).flatten(0, -2))
+    return q.view(*both.shape[:-1], -1), scale.view(*both.shape[:-1], -1)

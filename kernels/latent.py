@@ -10,31 +10,32 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
-from kernels.pdl import begin, launch_options
+from kernels.pdl import begin, launch_options, release, wait
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import pow2_at_least, scale_buffer
 
 
 @triton.jit
-def _query_latent(row, factor, weight_ptr, q_ptr, scale_ptr, eps, stride_part, stride_scale, Q_LORA,
-                  SPLITS: tl.constexpr, GROUPS: tl.constexpr):  # fmt: skip
+def _query_latent(row, weight_ptr, q_ptr, scale_ptr, eps, stride_part, stride_scale, Q_LORA,
+                  SPLITS: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     kind = weight_ptr.dtype.element_ty
     group = tl.arange(0, GROUPS)
     at = group[:, None] * 128 + tl.arange(0, 128)[None, :]
     live = at < Q_LORA
+    weight = tl.load(weight_ptr + at, mask=live, other=0.0).to(tl.float32)  # no kernel before this one makes it
+    wait(PDL)
     x = tl.zeros((GROUPS, 128), tl.float32)
     for s in tl.static_range(SPLITS):
         x += tl.load(row + s * stride_part + at, mask=live, other=0.0).to(tl.float32)
-    x = (x * factor).to(kind).to(tl.float32)
+    x = x.to(kind).to(tl.float32)
     inverse = tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) / Q_LORA + eps)
-    weight = tl.load(weight_ptr + at, mask=live, other=0.0).to(tl.float32)
     q, scale = quantize_groups((weight * (x * inverse).to(kind).to(tl.float32)).to(kind).to(tl.float32))
     tl.store(q_ptr + at, q.to(q_ptr.dtype.element_ty), mask=live)
     tl.store(scale_ptr + group * stride_scale, scale, mask=group * 128 < Q_LORA)
 
 
 @triton.jit
-def _key_latent(row, factor, weight_ptr, cos_ptr, sin_ptr, to, kept, stored, eps, stride_part, R, HALF,
+def _key_latent(row, weight_ptr, cos_ptr, sin_ptr, to, kept, stored, eps, stride_part, R, HALF,
                 SPLITS: tl.constexpr, R_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, KEEP: tl.constexpr):  # fmt: skip
     kind = weight_ptr.dtype.element_ty
     at = tl.arange(0, R_BLOCK)
@@ -47,9 +48,9 @@ def _key_latent(row, factor, weight_ptr, cos_ptr, sin_ptr, to, kept, stored, eps
         x += tl.load(part + at, mask=at < R, other=0.0).to(tl.float32)
         even += tl.load(part + R + 2 * half, mask=half < HALF, other=0.0).to(tl.float32)
         odd += tl.load(part + R + 2 * half + 1, mask=half < HALF, other=0.0).to(tl.float32)
-    x = (x * factor).to(kind).to(tl.float32)
-    even = (even * factor).to(kind).to(tl.float32)
-    odd = (odd * factor).to(kind).to(tl.float32)
+    x = x.to(kind).to(tl.float32)
+    even = even.to(kind).to(tl.float32)
+    odd = odd.to(kind).to(tl.float32)
     inverse = tl.rsqrt(tl.sum(x * x, axis=0) / R + eps)
     weight = tl.load(weight_ptr + at, mask=at < R, other=0.0).to(tl.float32)
     x = (weight * (x * inverse).to(kind).to(tl.float32)).to(kind)
@@ -71,31 +72,26 @@ def _key_latent(row, factor, weight_ptr, cos_ptr, sin_ptr, to, kept, stored, eps
 @triton.jit
 def _split_qkv_a(
     qkv_ptr, q_norm_ptr, kv_norm_ptr, cos_ptr, sin_ptr, positions_ptr, cache_ptr, slots_ptr, q_ptr, scale_ptr,
-    kept_ptr, squares_ptr, eps, HIDDEN, stride_part, stride_row, stride_block, stride_token, block_tokens,
+    kept_ptr, eps, stride_part, stride_row, stride_block, stride_token, block_tokens,
     stride_scale, Q_LORA, R, HALF,
     SPLITS: tl.constexpr, GROUPS: tl.constexpr, R_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr,
-    KEEP: tl.constexpr, SQUARES: tl.constexpr, PDL: tl.constexpr,
+    KEEP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
+    release(PDL)
     token = tl.program_id(0).to(tl.int64)
     row = qkv_ptr + token * stride_row
-    factor = 1.0
-    if SQUARES:
-        squares = 0.0
-        for s in tl.static_range(SPLITS):
-            squares += tl.load(squares_ptr + s * tl.num_programs(0) + token)
-        factor = tl.rsqrt(squares / HIDDEN + eps)
     if tl.program_id(1) == 0:
         q_row = q_ptr + token * Q_LORA
         _query_latent(
-            row, factor, q_norm_ptr, q_row, scale_ptr + token, eps, stride_part, stride_scale, Q_LORA, SPLITS, GROUPS
+            row, q_norm_ptr, q_row, scale_ptr + token, eps, stride_part, stride_scale, Q_LORA, SPLITS, GROUPS, PDL
         )
     else:
+        wait(PDL)
         slot = tl.load(slots_ptr + token)
         to = cache_ptr + (slot // block_tokens) * stride_block + (slot % block_tokens) * stride_token
         turn = tl.load(positions_ptr + token) * HALF
         kept = kept_ptr + token * (R + 2 * HALF)
-        _key_latent(row + Q_LORA, factor, kv_norm_ptr, cos_ptr + turn, sin_ptr + turn, to, kept, slot >= 0, eps,
+        _key_latent(row + Q_LORA, kv_norm_ptr, cos_ptr + turn, sin_ptr + turn, to, kept, slot >= 0, eps,
                     stride_part, R, HALF, SPLITS, R_BLOCK, HALF_BLOCK, KEEP)  # fmt: skip
 
 
@@ -135,8 +131,6 @@ def split_qkv_a(
     cache: Tensor,
     slots: Tensor,
     latent: Tensor | None = None,
-    squares: Tensor | None = None,
-    hidden: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Finish the first projection: norm and quantise q's latent; norm and rotate the key's and store it.
 
@@ -145,8 +139,6 @@ def split_qkv_a(
         q_norm: [q_lora]; kv_norm: [R]; cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
         cache: [blocks, block_tokens, R + P], any block stride; slots: int64 [tokens], -1 stores nothing.
         latent: [tokens, R + P], written as well where a prefill goes on to up-project it.
-        squares, hidden: fp32 [splits, tokens] sums of squares of the layer's input of `hidden` channels, where qkv is
-            from `qkv_a.qkv_a_partial` and still lacks `1 / rms`.
 
     Returns:
         q's latent e4m3 [tokens, q_lora] and its scale fp32 [tokens, ceil(q_lora/128)].
@@ -176,22 +168,17 @@ def split_qkv_a(
         check.shape("latent", latent, (tokens, width))
         check.dtype("latent", latent, q_norm.dtype)
         check.contiguous("latent", latent)
-    if squares is not None:
-        check.shape("squares", squares, tuple(qkv.shape[:-1]))
-        check.dtype("squares", squares, torch.float32)
-        check.contiguous("squares", squares)
     q = qkv.new_empty((tokens, q_lora), dtype=check.FP8)
     scale = scale_buffer(tokens, -(-q_lora // 128), qkv.device)
     if tokens:
         _split_qkv_a[(tokens, 2)](
             qkv, q_norm, kv_norm, cos, sin, positions, cache, slots, q, scale,
-            cache if latent is None else latent, qkv if squares is None else squares, eps, hidden, qkv.stride(0),
-            qkv.stride(-2), cache.stride(0), cache.stride(1),
+            cache if latent is None else latent, eps, qkv.stride(0), qkv.stride(-2), cache.stride(0), cache.stride(1),
             cache.shape[1], scale.stride(1),
             q_lora, rank, half,
             SPLITS=qkv.shape[0] if qkv.dim() == 3 else 1, GROUPS=pow2_at_least(-(-q_lora // 128)),
             R_BLOCK=pow2_at_least(rank), HALF_BLOCK=pow2_at_least(half), KEEP=latent is not None,
-            SQUARES=squares is not None, num_warps=4, **launch_options(qkv.device),
+            num_warps=4, **launch_options(qkv.device),
         )  # fmt: skip
     return q, scale
 

@@ -44,8 +44,6 @@ def split_qkv_a(
     cache: Tensor,
     slots: Tensor,
     latent: Tensor | None = None,
-    squares: Tensor | None = None,
-    hidden: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Finish the first projection: norm and quantise q's latent; norm and rotate the key's and store it.
 
@@ -54,16 +52,11 @@ def split_qkv_a(
         q_norm: [q_lora]; kv_norm: [R]; cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
         cache, slots: as `append_latent`.
         latent: [tokens, R + P], written as well where a prefill goes on to up-project it.
-        squares, hidden: fp32 [splits, tokens] sums of squares of the layer's input of `hidden` channels, where qkv
-            still lacks `1 / rms`.
 
     Returns:
         q's latent e4m3 [tokens, q_lora] and its scale fp32 [tokens, ceil(q_lora/128)].
     """
-    row = qkv.sum(0) if qkv.dim() == 3 else qkv
-    if squares is not None:
-        row = row * torch.rsqrt(squares.sum(0) / hidden + eps)[:, None]
-    row = row.to(q_norm.dtype)
+    row = (qkv.sum(0) if qkv.dim() == 3 else qkv).to(q_norm.dtype)
     q_lora, rank = q_norm.shape[0], kv_norm.shape[0]
     normed = rms_norm(row[:, q_lora : q_lora + rank], kv_norm, eps)
     rotated = rotate_interleaved(row[:, q_lora + rank :], cos[positions], sin[positions])

@@ -2,9 +2,12 @@
 
 Both read one layer's strided view of the pool in place with 64-bit page offsets. FlashInfer plans on the CPU once a
 step for all layers, from CPU tensors (device tensors would synchronise); the plan refills fixed buffers, so a captured
-graph stays valid when lengths change. FlashMLA plans on the device inside the captured launch and needs one query
-length for the whole batch. Neither is batch-invariant: how a request's keys are split depends on the other requests.
+graph stays valid when lengths change. FlashMLA is planned likewise (`mla_parts`), or plans itself on the device, and
+needs one query length for the whole batch. `DecodeAttention` takes the one that is faster for its shape. Neither is
+batch-invariant: how a request's keys are split depends on the other requests.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,6 +15,8 @@ from torch import Tensor
 from kernels import check
 from kernels.latent import check_cache
 from kernels.libraries import library
+from kernels.mla_parts import count_parts, plan_parts
+from kernels.tiles import sm_count
 
 WORKSPACE_BYTES = 128 << 20
 
@@ -85,7 +90,7 @@ class FlashInferMla:
 
 
 class FlashMla:
-    """FlashMLA's dense decode; plans on the device, in the first call after `reset`."""
+    """FlashMLA's dense decode; unless planned, it plans on the device in the first call after `reset`."""
 
     def __init__(self) -> None:
         self._library = library("flash_mla", "mla_decode")
@@ -94,6 +99,20 @@ class FlashMla:
     def reset(self) -> None:
         """Forget the plan: lengths have changed, or a graph is to capture the planning kernel."""
         self._plan, _ = self._library.get_mla_metadata()
+
+    def plan(self, total_lens: Tensor, device: torch.device, *, query_len: int, heads: int) -> None:
+        """Prepare a step of requests of `total_lens` tokens, int32 on the CPU; a captured graph stays valid.
+
+        Raises:
+            KernelArgumentError: `total_lens` is not on the CPU.
+        """
+        check.same_device("total_lens", total_lens, torch.empty(0))
+        parts, pieces = plan_parts(total_lens.tolist(), count_parts(sm_count(device), query_len, heads))
+        if self._plan.tile_scheduler_metadata is None:
+            self._plan.tile_scheduler_metadata, self._plan.num_splits = parts.to(device), pieces.to(device)
+        else:
+            self._plan.tile_scheduler_metadata.copy_(parts)
+            self._plan.num_splits.copy_(pieces)
 
     def run(self, q: Tensor, cache: Tensor, block_tables: Tensor, total_lens: Tensor, sm_scale: float) -> Tensor:
         """Attend: q [requests, query_len, heads, R + P] absorbed and rotated; block_tables and total_lens int32.
@@ -114,6 +133,82 @@ class FlashMla:
         return out
 
 
+# With so many query tokens in all, or fewer, FlashInfer is ahead; measured at 5,000 cached tokens.
+FLASHINFER_TOKENS = 7
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What attention knows of the model: heads, latent R and rotated P, tokens a page, scale of the scores."""
+
+    heads: int
+    rank: int
+    rope: int
+    block_tokens: int
+    sm_scale: float
+    dtype: torch.dtype = torch.bfloat16
+
+
+class DecodeAttention:
+    """Attention of a batch of fixed shape: the faster library for it, planned once a step for all layers.
+
+    Args:
+        query_len: of every request; None where requests differ.
+        max_blocks: the longest block table.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        shape: AttentionShape,
+        requests: int,
+        query_len: int | None,
+        max_blocks: int,
+        *,
+        graph: bool = True,
+    ) -> None:
+        self._device, self._shape, self._query_len = device, shape, query_len
+        self._pages: FlashInferMla | None = None
+        if query_len is None or requests * query_len <= FLASHINFER_TOKENS:
+            self._pages = FlashInferMla(device, requests, requests * max_blocks, graph=graph)
+        else:
+            self._flash = FlashMla()
+            self._tables = torch.zeros((requests, max_blocks), dtype=torch.int32, device=device)
+            self._lens = torch.ones(requests, dtype=torch.int32, device=device)
+
+    def plan(self, block_tables: Tensor, query_lens: Tensor, total_lens: Tensor) -> None:
+        """Prepare a step: [requests, <= max_blocks] and [requests], int32 on the CPU.
+
+        Raises:
+            KernelArgumentError: a tensor is not on the CPU, or a table is too long.
+        """
+        shape = self._shape
+        if self._pages is not None:
+            self._pages.plan(
+                block_tables, query_lens, total_lens,
+                heads=shape.heads, rank=shape.rank, rope=shape.rope, block_tokens=shape.block_tokens,
+                sm_scale=shape.sm_scale, dtype=shape.dtype,
+            )  # fmt: skip
+            return
+        assert self._query_len is not None
+        check.at_most("block_tables.shape[1]", block_tables.shape[1], self._tables.shape[1])
+        self._flash.plan(total_lens, self._device, query_len=self._query_len, heads=shape.heads)
+        self._tables[:, : block_tables.shape[1]].copy_(block_tables)
+        self._lens.copy_(total_lens)
+
+    def run(self, q: Tensor, cache: Tensor) -> Tensor:
+        """Attend: q [tokens, heads, R + P] absorbed and rotated, cache [blocks, block_tokens, R + P].
+
+        Returns:
+            [tokens, heads, R].
+        """
+        rank = self._shape.rank
+        if self._pages is not None:
+            return self._pages.run(q[..., :rank], q[..., rank:], cache)
+        batched = q.view(self._lens.shape[0], -1, *q.shape[1:])
+        return self._flash.run(batched, cache, self._tables, self._lens, self._shape.sm_scale).flatten(0, 1)
+
+
 def mla_decode(
     q_nope: Tensor,
     q_pe: Tensor,
@@ -123,11 +218,11 @@ def mla_decode(
     total_lens: Tensor,
     sm_scale: float,
 ) -> Tensor:
-    """Plan and attend once, by FlashInfer; see `mla_decode_ref.mla_decode`. A serving step plans once for all layers.
+    """Plan and attend once; see `mla_decode_ref.mla_decode`. A serving step plans once for all layers.
 
     Raises:
         KernelArgumentError: wrong shape, type, stride or device.
-        KernelUnavailableError: FlashInfer is not installed.
+        KernelUnavailableError: the library that is faster here is not installed.
     """
     check_cache(cache)
     tokens, heads, rank = q_nope.shape
@@ -136,23 +231,17 @@ def mla_decode(
     check.dtype("q_nope", q_nope, torch.bfloat16, torch.float16)
     check.dtype("q_pe", q_pe, q_nope.dtype)
     check.dtype("cache", cache, q_nope.dtype)
-    check.shape("query_lens", query_lens, (block_tables.shape[0],))
-    check.shape("total_lens", total_lens, (block_tables.shape[0],))
+    requests, max_blocks = block_tables.shape
+    check.shape("query_lens", query_lens, (requests,))
+    check.shape("total_lens", total_lens, (requests,))
     for name, tensor in (("q_pe", q_pe), ("cache", cache)):
         check.same_device(name, tensor, q_nope)
-    attention = FlashInferMla(q_nope.device, query_lens.numel(), block_tables.numel(), graph=False)
-    attention.plan(
-        block_tables.cpu().int(),
-        query_lens.cpu().int(),
-        total_lens.cpu().int(),
-        heads=heads,
-        rank=rank,
-        rope=rope,
-        block_tokens=cache.shape[1],
-        sm_scale=sm_scale,
-        dtype=q_nope.dtype,
-    )
-    return attention.run(q_nope, q_pe, cache)
+    lens = query_lens.cpu().int()
+    shape = AttentionShape(heads, rank, rope, cache.shape[1], sm_scale, q_nope.dtype)
+    query_len = int(lens[0]) if len(set(lens.tolist())) == 1 else None
+    attention = DecodeAttention(q_nope.device, shape, requests, query_len, max_blocks, graph=False)
+    attention.plan(block_tables.cpu().int(), lens, total_lens.cpu().int())
+    return attention.run(torch.cat((q_nope, q_pe), dim=-1), cache)
 
 
 def _starts(lens: Tensor) -> Tensor:

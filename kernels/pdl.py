@@ -1,7 +1,8 @@
 """Programmatic dependent launch: the next kernel starts while the last one drains.
 
 Every kernel lets its successor start at once (`release`), does what depends on no earlier kernel (prefetch weights),
-then waits for all earlier kernels' writes (`wait`). Because every kernel waits, a chain is ordered as without it.
+then waits for all earlier kernels' writes (`wait`). Because every kernel waits, a chain is ordered as without it. A
+kernel that a library's may follow does not release: FlashMLA's starts early where it may, and does not wait.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,9 @@
 """Sorting (token, slot) pairs by expert on the device, moving rows there, and the weighted way back.
 
 `sort_pairs` is one launch: every program takes one expert, counts how many pairs go to lower ones and numbers its own
-pairs in order, so there is nothing to wait for and no atomic: the order depends on the ids alone. Experts' rows begin
-at multiples of `align`. `permute` copies rows there, `unpermute` gathers them back and adds slot after slot in fp32.
+pairs in order (of many pairs a part, after counting those before it), so there is nothing to wait for and no atomic:
+the order depends on the ids alone. Experts' rows begin at multiples of `align`. `permute` copies rows there,
+`unpermute` gathers them back and adds slot after slot in fp32.
 """
 
 import torch
@@ -17,16 +18,20 @@ from kernels.tiles import pow2_at_least, scale_buffer
 
 PAIRS = 2048  # pairs a program looks at per step, four times as many where there are more than LARGE_PAIRS
 LARGE_PAIRS = 1 << 15
+LARGE_PARTS = 4  # programs that share an expert's pairs where there are more than LARGE_PAIRS
+GATHERED = 4  # rows a program of `gather_rows` copies
 
 
 @triton.jit(do_not_specialize=["pairs"])
 def _sort_pairs(
     ids_ptr, rows_ptr, sources_ptr, counts_ptr, pairs, top_k,
     E: tl.constexpr, ALIGN: tl.constexpr, E_BLOCK: tl.constexpr, PAIRS: tl.constexpr,
-    COUNTED: tl.constexpr, PDL: tl.constexpr,
+    COUNTED: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """One expert's pairs in one part of all pairs; a part counts the expert's pairs in the parts before it."""
     begin(PDL)
     expert = tl.program_id(0)
+    part = tl.program_id(1)
     lane = tl.arange(0, PAIRS)
     if COUNTED:
         column = tl.arange(0, E_BLOCK)
@@ -46,8 +51,14 @@ def _sort_pairs(
         padded = (counts + ALIGN - 1) // ALIGN * ALIGN
         below = tl.sum(tl.where(tl.arange(0, E_BLOCK) < expert, padded, 0), axis=0)
     found = 0
-    for start in range(0, pairs, PAIRS):
-        pair = start + lane
+    chunks = tl.cdiv(pairs, PAIRS)
+    first = part * chunks // PARTS
+    if PARTS > 1:
+        for chunk in range(first):
+            ids = tl.load(ids_ptr + chunk * PAIRS + lane)
+            found += tl.sum((ids == expert).to(tl.int32), axis=0)
+    for chunk in range(first, (part + 1) * chunks // PARTS):
+        pair = chunk * PAIRS + lane
         ids = tl.load(ids_ptr + pair, mask=pair < pairs, other=-1)
         mine = ids == expert
         row = below + found + tl.cumsum(mine.to(tl.int32), axis=0) - 1
@@ -57,7 +68,7 @@ def _sort_pairs(
         if expert == 0:
             tl.store(rows_ptr + pair, -1, mask=(pair < pairs) & ((ids < 0) | (ids >= E)))
     if not COUNTED:
-        tl.store(counts_ptr + expert, found)
+        tl.store(counts_ptr + expert, found, mask=part == PARTS - 1)
 
 
 @triton.jit
@@ -99,6 +110,25 @@ def _permute_scales(
     keep = (row < rows)[None, :] & (block < blocks)
     value = tl.load(scale_ptr + token[None, :] * stride_token + block * stride_block, mask=keep)
     tl.store(out_ptr + row[None, :] + block * stride_out, value, mask=keep)
+
+
+@triton.jit
+def _gather_rows(
+    x_ptr, scale_ptr, sources_ptr, out_ptr, out_scale_ptr, tokens, rows, K, blocks,
+    stride_x, stride_token, stride_block, stride_out, ROWS: tl.constexpr, K_BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    begin(PDL)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    live = (row < rows)[:, None]
+    source = tl.load(sources_ptr + row, mask=row < rows, other=0)
+    token = tl.minimum(tl.maximum(source, 0), tokens - 1).to(tl.int64)[:, None]  # rows of no expert have no source
+    at = tl.arange(0, K_BLOCK)[None, :]
+    block = tl.arange(0, BLOCKS)[None, :]
+    value = tl.load(x_ptr + token * stride_x + at, mask=live & (at < K))
+    scale = tl.load(scale_ptr + token * stride_token + block * stride_block, mask=live & (block < blocks))
+    tl.store(out_ptr + row.to(tl.int64)[:, None] * K + at, value, mask=live & (at < K))
+    tl.store(out_scale_ptr + row[:, None] + block * stride_out, scale, mask=live & (block < blocks))
 
 
 @triton.jit
@@ -149,11 +179,12 @@ def sort_pairs(
     if ids.numel() == 0:
         return rows, sources, total.zero_()
     large = ids.numel() > LARGE_PAIRS
-    _sort_pairs[(num_experts,)](
+    parts = LARGE_PARTS if large else 1
+    _sort_pairs[(num_experts, parts)](
         ids, rows, sources, total, ids.numel(), ids.shape[1],
         E=num_experts, ALIGN=align, E_BLOCK=pow2_at_least(num_experts + 1),
         PAIRS=min(4 * PAIRS if large else PAIRS, pow2_at_least(ids.numel(), 128)), COUNTED=counts is not None,
-        num_warps=8 if large else 4, **launch_options(ids.device),
+        PARTS=parts, num_warps=8 if large else 4, **launch_options(ids.device),
     )  # fmt: skip
     return rows, sources, total
 
@@ -216,6 +247,37 @@ def permute_scales(scale: Tensor, sources: Tensor) -> Tensor:
             BLOCKS=pow2_at_least(blocks), ROWS=64, num_warps=4, **launch_options(out.device),
         )  # fmt: skip
     return out
+
+
+def gather_rows(x: Tensor, scale: Tensor, sources: Tensor) -> tuple[Tensor, Tensor]:
+    """Copy quantised rows next to each other, and their scales, in one launch.
+
+    Args:
+        x: e4m3 [tokens, K]; scale: fp32 [tokens, blocks]; sources: int32 [rows], the token of each row.
+
+    Returns:
+        [rows, K], fp32 [rows, blocks] in `tiles.scale_buffer`'s layout; rows of no expert hold any token's.
+
+    Raises:
+        KernelArgumentError: wrong shape, type, stride or device.
+    """
+    check.shape("x", x, (None, None))
+    check.dense_rows("x", x)
+    check.shape("scale", scale, (x.shape[0], None))
+    check.shape("sources", sources, (None,))
+    check.dtype("sources", sources, torch.int32)
+    for name, tensor in (("scale", scale), ("sources", sources)):
+        check.same_device(name, tensor, x)
+    tokens, blocks = scale.shape
+    rows, inner = sources.shape[0], x.shape[1]
+    out, out_scale = x.new_empty((rows, inner)), scale_buffer(rows, blocks, x.device)
+    if rows and tokens:
+        _gather_rows[(triton.cdiv(rows, GATHERED),)](
+            x, scale, sources, out, out_scale, tokens, rows, inner, blocks, x.stride(0), scale.stride(0),
+            scale.stride(1), out_scale.stride(1), ROWS=GATHERED, K_BLOCK=pow2_at_least(inner),
+            BLOCKS=pow2_at_least(blocks), num_warps=4, **launch_options(x.device),
+        )  # fmt: skip
+    return out, out_scale
 
 
 def unpermute(

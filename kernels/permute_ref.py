@@ -69,3 +69,9 @@ def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
 def permute_scales(scale: Tensor, sources: Tensor) -> Tensor:
     """Activation scales [tokens, blocks] of the sorted rows whose tokens are `sources` int32 [rows]."""
     return scale[sources.long().clamp(0, scale.shape[0] - 1)]
+
+
+def gather_rows(x: Tensor, scale: Tensor, sources: Tensor) -> tuple[Tensor, Tensor]:
+    """Copy quantised rows [tokens, K] next to each other, and their scales: [rows, K], [rows, blocks]."""
+    token = sources.long().clamp(0, x.shape[0] - 1)
+    return x.view(torch.uint8)[token].view(x.dtype), scale[token]

@@ -33,12 +33,12 @@ def _assemble_heads(
     turn = tl.load(positions_ptr + token) * (PE // 2) + half
     cos = tl.load(cos_ptr + turn)[None, :]
     sin = tl.load(sin_ptr + turn)[None, :]
-    query = q_ptr + token * H * width + head[:, None] * width + NOPE
-    even = tl.load(query + 2 * half[None, :], mask=live).to(tl.float32)
-    odd = tl.load(query + 2 * half[None, :] + 1, mask=live).to(tl.float32)
+    query = q_ptr + token * H * width + head[:, None] * width + NOPE + pe[None, :]
+    pairs = tl.load(query, mask=live).to(tl.float32)
+    even, odd = tl.split(tl.reshape(pairs, (HEADS, PE // 2, 2)))
     rotated = tl.interleave(even * cos - odd * sin, even * sin + odd * cos)
     tl.debug_barrier()  # every thread has read before any writes in place
-    tl.store(query + pe[None, :], rotated.to(q_ptr.dtype.element_ty), mask=live)
+    tl.store(query, rotated.to(q_ptr.dtype.element_ty), mask=live)
 
 
 def assemble_heads(q: Tensor, kv: Tensor, k_pe: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
-from kernels.pdl import begin, launch_options
+from kernels.pdl import launch_options, release, wait
 from kernels.tiles import pow2_at_least, scale_buffer
 
 FP8_MAX = tl.constexpr(448.0)
@@ -31,14 +31,17 @@ def quantize_groups(values):
 def _norm_quant(
     x_ptr, residual_ptr, weight_ptr, sum_ptr, normed_ptr, q_ptr, scale_ptr,
     eps, stride_x, stride_part, stride_residual, stride_scale, H,
-    GROUPS: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr, NORM: tl.constexpr,
+    GROUPS: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUPS)
     at = group[:, None] * 128 + tl.arange(0, 128)[None, :]
     live = at < H
+    release(PDL)
+    if NORM:
+        weight = tl.load(weight_ptr + at, mask=live, other=0.0).to(tl.float32)  # no kernel before this one makes it
+    wait(PDL)
     x = tl.load(x_ptr + row * stride_x + at, mask=live, other=0.0).to(tl.float32)
     for s in tl.static_range(1, SPLITS):
         x += tl.load(x_ptr + s * stride_part + row * stride_x + at, mask=live, other=0.0)
@@ -48,13 +51,13 @@ def _norm_quant(
         tl.store(sum_ptr + row * H + at, total, mask=live)
         x = total.to(tl.float32)
     elif SPLITS > 1:
-        x = x.to(normed_ptr.dtype.element_ty).to(tl.float32)
+        x = x.to(weight_ptr.dtype.element_ty).to(tl.float32)
     if NORM:
         inverse = tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) / H + eps)
-        kind = normed_ptr.dtype.element_ty
-        weight = tl.load(weight_ptr + at, mask=live, other=0.0).to(tl.float32)
+        kind = weight_ptr.dtype.element_ty
         normed = (weight * (x * inverse).to(kind).to(tl.float32)).to(kind)
-        tl.store(normed_ptr + row * H + at, normed, mask=live)
+        if KEEP:
+            tl.store(normed_ptr + row * H + at, normed, mask=live)
         x = normed.to(tl.float32)
     q, scale = quantize_groups(x)
     tl.store(q_ptr + row * H + at, q.to(q_ptr.dtype.element_ty), mask=live)
@@ -72,14 +75,14 @@ def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
     return q, scale
 
 
-def rms_norm_quant(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """RMSNorm `x` [tokens, H] (or fp32 partial sums [splits, tokens, H]) and quantise it.
+def rms_norm_quant(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm `x` [tokens, H] (or fp32 partial sums [splits, tokens, H]), round to weight's type and quantise that.
 
     Returns:
-        normed [tokens, H] in weight's type, e4m3 [tokens, H], fp32 scale [tokens, ceil(H/128)].
+        e4m3 [tokens, H], fp32 scale [tokens, ceil(H/128)].
     """
-    _, normed, q, scale = _launch(x, None, weight, eps)
-    return normed, q, scale
+    _, _, q, scale = _launch(x, None, weight, eps)
+    return q, scale
 
 
 def add_rms_norm_quant(
@@ -88,7 +91,7 @@ def add_rms_norm_quant(
     """Add `x` [tokens, H] (or partial sums) to `residual` [tokens, H] in fp32, RMSNorm the rounded sum, quantise it.
 
     Returns:
-        sum [tokens, H] in residual's type, normed, e4m3, scale as `rms_norm_quant`.
+        sum [tokens, H] in residual's type, normed [tokens, H] in weight's type, e4m3, scale as `rms_norm_quant`.
     """
     return _launch(x, residual, weight, eps)
 
@@ -112,10 +115,9 @@ def _launch(
         check.shape("residual", residual, (tokens, hidden))
         check.same_device("residual", residual, x)
         check.dense_rows("residual", residual)
-    kind = x.dtype if weight is None else weight.dtype
     groups = -(-hidden // 128)
     total = x.new_empty((tokens, hidden), dtype=residual.dtype) if residual is not None else x
-    normed = x.new_empty((tokens, hidden), dtype=kind) if weight is not None else x
+    normed = x.new_empty((tokens, hidden), dtype=weight.dtype) if weight is not None and residual is not None else x
     q = x.new_empty((tokens, hidden), dtype=check.FP8)
     scale = scale_buffer(tokens, groups, x.device)
     if tokens and hidden:
@@ -124,6 +126,7 @@ def _launch(
             x, residual if residual is not None else x, weight if weight is not None else x, total, normed, q, scale,
             eps, x.stride(-2), x.stride(0), residual.stride(0) if residual is not None else 0, scale.stride(1), hidden,
             GROUPS=block, SPLITS=x.shape[0] if x.dim() == 3 else 1, ADD=residual is not None, NORM=weight is not None,
+            KEEP=normed is not x,
             num_warps=16 if block >= 128 else 8 if block >= 16 else 4, **launch_options(x.device),
         )  # fmt: skip
     return total, normed, q, scale

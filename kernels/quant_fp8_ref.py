@@ -14,17 +14,17 @@ def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
     return fp8_block_ref.quantize_per_token(x)
 
 
-def rms_norm_quant(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """RMSNorm, then quantise: (normed [tokens, H] in weight's type, e4m3, scale)."""
+def rms_norm_quant(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm in weight's type, then quantise: (e4m3, scale)."""
     row = x.float().sum(0).to(weight.dtype) if x.dim() == 3 else x
-    normed = rms_norm(row, weight, eps)
-    return normed, *quantize_per_token(normed)
+    return quantize_per_token(rms_norm(row, weight, eps))
 
 
 def add_rms_norm_quant(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Add, RMSNorm, quantise: (x + residual in residual's type, normed, e4m3, scale). The sum is in fp32."""
+    """Add in fp32, RMSNorm, quantise: (x + residual in residual's type, normed in weight's, e4m3, scale)."""
     row = x.float().sum(0) if x.dim() == 3 else x.float()
     total = (row + residual.float()).to(residual.dtype)
-    return total, *rms_norm_quant(total, weight, eps)
+    normed = rms_norm(total, weight, eps)
+    return total, normed, *quantize_per_token(normed)

@@ -1,7 +1,7 @@
 """Sampling by the Gumbel maximum on the device: the draw is a function of (logits, seed, position) alone.
 
-Three launches of fixed shape. `_least` finds, for rows that filter, the smallest logit that top-k, top-p and min-p
-keep, by bisection over the ordered bits of fp32. `_draw` adds Philox noise (bit-equal to `philox_ref`) and takes the
+Four launches of fixed shape. Two find, for rows that filter, the smallest logit that top-k, top-p and min-p keep, and
+draw at once where few are kept (`sample_filter`). `_draw` adds Philox noise (bit-equal to `philox_ref`) and takes the
 maximum of a piece of the vocabulary, `_join` the maximum of the pieces. Rows never meet, so a request draws the same in
 any batch.
 """
@@ -12,160 +12,43 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import check
+from kernels.noise import NEG_INF, noisiest
+from kernels.pdl import begin, launch_options
+from kernels.sample_filter import DRAWN, GROUP, HELD, SCAN, find_least, survey
+from kernels.tiles import pow2_at_least
 
-NEG_INF = tl.constexpr(float("-inf"))
-PIECE = 8192  # logits a program of `_draw` looks at
-SCAN = 8192  # logits `_least` looks at per step
-
-
-@triton.jit
-def philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10 on uint32: four words."""
-    for _ in tl.static_range(10):
-        high0 = tl.umulhi(c0, 0xD2511F53)
-        high1 = tl.umulhi(c2, 0xCD9E8D57)
-        low0 = c0 * 0xD2511F53
-        low1 = c2 * 0xCD9E8D57
-        c0 = high1 ^ c1 ^ k0
-        c1 = low1
-        c2 = high0 ^ c3 ^ k1
-        c3 = low0
-        k0 = k0 + 0x9E3779B9
-        k1 = k1 + 0xBB67AE85
-    return c0, c1, c2, c3
-
-
-@triton.jit
-def gumbel(bits):
-    """Standard Gumbel noise from uint32: -log(-log1p(-u))."""
-    u = tl.minimum((bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)
-    w = 1.0 - u
-    return -tl.log(tl.where(w == 1.0, u, tl.log(w) * (u / (w - 1.0))))
-
-
-@triton.jit
-def _ordered(x):
-    """Signed integers in the order of fp32 `x`."""
-    bits = x.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def _unordered(key):
-    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _above(row, V, key, top, inverse, SCAN: tl.constexpr):
-    """How many logits are at least `key`, and the mass of exp((x - top) * inverse) over them."""
-    count = tl.zeros((SCAN,), tl.int32)
-    mass = tl.zeros((SCAN,), tl.float32)
-    for start in range(0, V, SCAN):
-        at = start + tl.arange(0, SCAN)
-        x = tl.load(row + at, mask=at < V, other=NEG_INF)
-        kept = (_ordered(x) >= key) & (at < V)
-        count += kept.to(tl.int32)
-        mass += tl.where(kept, tl.exp((x - top) * inverse), 0.0)
-    return tl.sum(count, axis=0), tl.sum(mass, axis=0)
-
-
-@triton.jit
-def _least(logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, least_ptr, V, stride_row, SCAN: tl.constexpr):
-    index = tl.program_id(0)
-    row = logits_ptr + index.to(tl.int64) * stride_row
-    temperature = tl.load(temperature_ptr + index)
-    k = tl.load(top_k_ptr + index).to(tl.int32)
-    p = tl.load(top_p_ptr + index)
-    min_p = tl.load(min_p_ptr + index)
-    least = NEG_INF + tl.zeros((), tl.float32)
-    filtered = (k > 0) | (p < 1.0) | (min_p > 0.0)
-    if (temperature > 0.0) & filtered:
-        inverse = 1.0 / temperature
-        best = tl.full((SCAN,), NEG_INF, tl.float32)
-        for start in range(0, V, SCAN):
-            at = start + tl.arange(0, SCAN)
-            best = tl.maximum(best, tl.load(row + at, mask=at < V, other=NEG_INF))
-        top = tl.max(best, axis=0)
-        high = _ordered(top)
-        bound = _ordered(least)
-        if (k > 0) & (k < V):
-            # The largest key that at least k logits reach: invariant reach(low) >= k, reach(above high) < k.
-            low = bound
-            ceiling = high
-            while low < ceiling:
-                middle = (low & ceiling) + ((low ^ ceiling) >> 1)
-                middle += (low ^ ceiling) & 1
-                reach, _ = _above(row, V, middle, top, inverse, SCAN)
-                if reach >= k:
-                    low = middle
-                else:
-                    ceiling = middle - 1
-            bound = low
-        if p < 1.0:
-            _, mass = _above(row, V, bound, top, inverse, SCAN)
-            wanted = mass * p
-            low = bound
-            ceiling = high
-            while low < ceiling:
-                middle = (low & ceiling) + ((low ^ ceiling) >> 1)
-                middle += (low ^ ceiling) & 1
-                _, held = _above(row, V, middle, top, inverse, SCAN)
-                if held >= wanted:
-                    low = middle
-                else:
-                    ceiling = middle - 1
-            bound = low
-        least = _unordered(bound)
-        if min_p > 0.0:
-            least = tl.maximum(least, top + tl.log(min_p) * temperature)
-    tl.store(least_ptr + index, least)
+PIECE = 8192  # logits a program of `_draw` and of `survey` looks at
+DRAWN_ALREADY = tl.constexpr(float("inf"))
 
 
 @triton.jit
 def _draw(
     logits_ptr, temperature_ptr, least_ptr, seeds_ptr, positions_ptr, best_ptr, id_ptr, V, stride_row, pieces,
-    PIECE: tl.constexpr,
+    PIECE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    index = tl.program_id(0)
-    piece = tl.program_id(1)
-    row = logits_ptr + index.to(tl.int64) * stride_row
-    temperature = tl.load(temperature_ptr + index)
+    begin(PDL)
+    index, piece = tl.program_id(0), tl.program_id(1)
     least = tl.load(least_ptr + index)
-    seed = tl.load(seeds_ptr + index)
-    position = tl.load(positions_ptr + index)
-    quad = piece * (PIECE // 4) + tl.arange(0, PIECE // 4)
-    zero = (quad * 0).to(tl.uint32)
-    w0, w1, w2, w3 = philox(
-        quad.to(tl.uint32), zero + (position & 0xFFFFFFFF).to(tl.uint32),
-        zero + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32),
-        zero, zero + (seed & 0xFFFFFFFF).to(tl.uint32), zero + ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32),
-    )  # fmt: skip
-    greedy = temperature <= 0.0
-    best = tl.full((PIECE // 4,), NEG_INF, tl.float32)
-    which = tl.zeros((PIECE // 4,), tl.int32)
-    for lane in tl.static_range(4):
-        at = quad * 4 + lane
-        bits = w0 if lane == 0 else (w1 if lane == 1 else (w2 if lane == 2 else w3))
-        x = tl.load(row + at, mask=at < V, other=NEG_INF)
-        noisy = x / tl.where(greedy, 1.0, temperature) + gumbel(bits)
-        score = tl.where(greedy, x, tl.where(x >= least, noisy, NEG_INF))
-        score = tl.where(at < V, score, NEG_INF)
-        which = tl.where(score > best, at, which) if lane > 0 else at
-        best = tl.maximum(score, best)
-    top = tl.max(best, axis=0)
-    first = tl.min(tl.where(best == top, which, V), axis=0)
-    tl.store(best_ptr + index * pieces + piece, top)
-    tl.store(id_ptr + index * pieces + piece, first)
+    if least < DRAWN_ALREADY:
+        quad = piece * (PIECE // 4) + tl.arange(0, PIECE // 4)
+        top, first = noisiest(
+            logits_ptr + index.to(tl.int64) * stride_row, quad, quad >= 0, V, tl.load(temperature_ptr + index), least,
+            tl.load(seeds_ptr + index), tl.load(positions_ptr + index),
+        )  # fmt: skip
+        tl.store(best_ptr + index * pieces + piece, top)
+        tl.store(id_ptr + index * pieces + piece, first)
 
 
 @triton.jit
-def _join(best_ptr, id_ptr, out_ptr, pieces, PIECES: tl.constexpr):
+def _join(least_ptr, best_ptr, id_ptr, out_ptr, pieces, PIECES: tl.constexpr, PDL: tl.constexpr):
+    begin(PDL)
     index = tl.program_id(0)
-    piece = tl.arange(0, PIECES)
-    best = tl.load(best_ptr + index * pieces + piece, mask=piece < pieces, other=NEG_INF)
-    ids = tl.load(id_ptr + index * pieces + piece, mask=piece < pieces, other=2147483647)
-    first = tl.min(tl.where(best == tl.max(best, axis=0), ids, 2147483647), axis=0)
-    tl.store(out_ptr + index, first.to(tl.int64))
+    if tl.load(least_ptr + index) < DRAWN_ALREADY:
+        piece = tl.arange(0, PIECES)
+        best = tl.load(best_ptr + index * pieces + piece, mask=piece < pieces, other=NEG_INF)
+        ids = tl.load(id_ptr + index * pieces + piece, mask=piece < pieces, other=2147483647)
+        first = tl.min(tl.where(best == tl.max(best, axis=0), ids, 2147483647), axis=0)
+        tl.store(out_ptr + index, first.to(tl.int64))
 
 
 def sample(
@@ -217,12 +100,22 @@ def sample(
     least = logits.new_empty(requests)
     best = logits.new_empty((requests, pieces))
     ids = logits.new_empty((requests, pieces), dtype=torch.int32)
-    _least[(requests,)](
-        logits, temperature, top_k, top_p, min_p, least, vocab, logits.stride(0), SCAN=SCAN, num_warps=16
+    maxima = logits.new_empty((requests, pieces * PIECE // GROUP))
+    of_pieces = logits.new_empty((requests, 2, pieces))
+    held = logits.new_empty((requests, HELD), dtype=torch.int32)
+    filters, options = (temperature, top_k, top_p, min_p), launch_options(logits.device)
+    survey[(requests, pieces)](
+        logits, *filters, maxima, of_pieces, vocab, logits.stride(0), pieces, PIECE=PIECE, GROUP=GROUP, num_warps=8,
+        **options,
+    )  # fmt: skip
+    find_least[(requests,)](
+        logits, *filters, seeds, positions, maxima, of_pieces, held, least, out, vocab, logits.stride(0), pieces,
+        PIECE=PIECE, PIECES=pow2_at_least(pieces), GROUP=GROUP, GROUPS=pow2_at_least(triton.cdiv(vocab, GROUP)),
+        HELD=HELD, DRAWN=DRAWN, SCAN=SCAN, num_warps=16, **options,
     )  # fmt: skip
     _draw[(requests, pieces)](
         logits, temperature, least, seeds, positions, best, ids, vocab, logits.stride(0), pieces, PIECE=PIECE,
-        num_warps=8,
+        num_warps=8, **options,
     )  # fmt: skip
-    _join[(requests,)](best, ids, out, pieces, PIECES=triton.next_power_of_2(pieces), num_warps=1)
+    _join[(requests,)](least, best, ids, out, pieces, PIECES=pow2_at_least(pieces), num_warps=1, **options)
     return out

@@ -12,9 +12,10 @@ from torch import Tensor
 from kernels import check
 from kernels.pdl import begin, launch_options
 from kernels.quant_fp8 import quantize_groups
-from kernels.tiles import pow2_at_least, sm_count
+from kernels.tiles import padded_scale_buffer, pow2_at_least, sm_count
 
-PROGRAMS_PER_SM = 8
+# Programs a multiprocessor, by the most rows a multiprocessor: many short programs even out what counts leave uneven.
+PROGRAMS_PER_SM: tuple[tuple[float, int], ...] = ((32, 16), (64, 32), (float("inf"), 64))
 GROUPS = 16  # 128-channel groups a program handles at once
 WARPS = 4
 
@@ -83,15 +84,13 @@ def silu_mul_quant(x: Tensor, counts: Tensor | None = None) -> tuple[Tensor, Ten
         check.same_device("counts", counts, x)
     inner = width // 2
     q = x.new_empty((experts, max_rows, inner), dtype=check.FP8)
-    padded = max(4, (max_rows + 3) // 4 * 4)
-    scale = x.new_empty((experts, inner // 128, padded), dtype=torch.float32).transpose(1, 2)[:, :max_rows]
+    scale = padded_scale_buffer(experts, max_rows, inner // 128, x.device)
     if q.numel():
         groups = min(GROUPS, pow2_at_least(inner // 128))
         chunks = triton.cdiv(inner, groups * 128)
         items, multiprocessors = experts * max_rows * chunks, sm_count(x.device)
-        # A few thousand rows go out in one wave; more are walked by half as many programs, which streams better.
-        once = items <= multiprocessors * 2 * PROGRAMS_PER_SM
-        programs = items if once else multiprocessors * PROGRAMS_PER_SM
+        each = next(programs for limit, programs in PROGRAMS_PER_SM if items <= limit * multiprocessors)
+        programs = min(items, multiprocessors * each)
         _silu_mul_quant[(programs,)](
             x, x if counts is None else counts, q, scale, x.stride(0), x.stride(1), scale.stride(0), scale.stride(2),
             max_rows, inner, chunks,

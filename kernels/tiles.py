@@ -13,8 +13,8 @@ BLOCK_K = 128  # one scale per 128 of K: a k-step is one scale block
 class Tile:
     """How one program of a matrix kernel works.
 
-    `rows` tokens by `columns` output features per program, `splits` programs along K, `stages` k-steps in flight;
-    `flatten` lets the next item's loads start under the last one's end.
+    `rows` tokens by `columns` output features per program, `splits` programs along K, `stages` k-steps in flight of
+    `unroll` scale blocks each; `flatten` lets the next item's loads start under the last one's end.
     """
 
     rows: int
@@ -24,6 +24,7 @@ class Tile:
     warps: int = 4
     programs_per_sm: int = 1
     flatten: bool = False
+    unroll: int = 1
 
 
 def pow2_at_least(n: int, least: int = 1) -> int:
@@ -38,6 +39,12 @@ def scale_buffer(tokens: int, blocks: int, device: torch.device) -> Tensor:
     """
     padded = max(4, (tokens + 3) // 4 * 4)
     return torch.empty((blocks, padded), dtype=torch.float32, device=device).T[:tokens]
+
+
+def padded_scale_buffer(experts: int, max_rows: int, blocks: int, device: torch.device) -> Tensor:
+    """Uninitialised activation scales [experts, max_rows, blocks] fp32 of the padded form, each expert's as above."""
+    padded = max(4, (max_rows + 3) // 4 * 4)
+    return torch.empty((experts, blocks, padded), dtype=torch.float32, device=device).transpose(1, 2)[:, :max_rows]
 
 
 @lru_cache(maxsize=8)

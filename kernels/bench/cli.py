@@ -1,4 +1,4 @@
-"""`tandem bench kernels | layer | figures | table`: measure on this GPU, and show what was measured."""
+"""`tandem bench kernels | layer | once | figures | table`: measure on this GPU, and show what was measured."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -48,34 +48,44 @@ def layer(json: Json = None, wide: Annotated[bool, typer.Option(help="256 expert
     from kernels.bench.record import Limits, Result
 
     profiles: dict[str, object] = {}
+    errors: dict[str, object] = {}
 
     def everything(limits: Limits) -> Iterator[Result]:
         yield from layers.bench_decode_layers(limits, 32, profiles)
         yield from layers.bench_prefill_layers(limits, profiles)
         if wide:
             yield from layers.bench_decode_layers(limits, 256, profiles)
+        layers.check_layers(errors)
 
-    _run("tandem bench layer", everything, json, {"profiles": profiles})
+    _run("tandem bench layer", everything, json, {"profiles": profiles, "errors": errors})
 
 
 def _run(command: str, measure: Callable[..., Iterable[object]], json: Path | None, extra: dict[str, object]) -> None:
-    from kernels.bench.limits import measure_limits
-    from kernels.bench.record import Result, write
+    """Print and write as it goes: what was measured stays when a later measurement fails or the run is cut."""
+    import torch
 
+    from kernels.bench.limits import measure_limits
+    from kernels.bench.record import Result, machine, write
+
+    torch.manual_seed(0)
     limits = measure_limits()
     console.print(
         f"limits: {limits.bytes_per_s / 1e12:.2f} TB/s, {limits.bf16_flops / 1e12:.0f} TFLOP/s bf16, "
         f"{limits.fp8_flops / 1e12:.0f} TFLOP/s FP8"
     )
     results: list[Result] = []
+    measured_on = machine()
     for measured in measure(limits):
         assert isinstance(measured, Result)
         results.append(measured)
         console.print(_line(measured))
         if json:
-            write(json, command, results, limits, extra)
-    for name, found in dict(extra.get("profiles", {})).items():  # type: ignore[call-overload]
-        console.print(f"{name}: {found}")
+            write(json, command, results, limits, measured_on, extra)
+    if json:
+        write(json, command, results, limits, machine(), extra)
+    for named in extra.values():
+        for name, found in dict(named).items():  # type: ignore[call-overload]
+            console.print(f"{name}: {found}")
 
 
 def _line(r: object) -> str:
@@ -88,6 +98,15 @@ def _line(r: object) -> str:
         f"{r.op:42} {r.backend:20} {shape:40} {r.us:9.1f} us {r.tflops:7.1f} TFLOP/s {r.gbps:7.0f} GB/s "
         f"{r.fraction_of_limit:5.2f}{target}"
     )
+
+
+@app.command()
+def once() -> None:
+    """Every kernel behind a target once, for a profiler: `make bench-counters`."""
+    from kernels.bench.once import run_once
+
+    for name in run_once():
+        console.print(name)
 
 
 @app.command()

@@ -8,7 +8,6 @@ from kernels.bench.timing import sets_beyond_l2, time_us
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
 from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
-from kernels.qkv_a import qkv_a, qkv_a_partial
 from kernels.quant_fp8 import rms_norm_quant
 
 # name: (N, K), {rows: target us}
@@ -43,7 +42,7 @@ def bench_dense(limits: Limits) -> Iterator[Result]:
 
 
 def bench_normed(limits: Limits) -> Iterator[Result]:
-    """RMSNorm + quantisation + qkv_a: one fused launch, our two launches, and ours + DeepGEMM."""
+    """RMSNorm + quantisation + qkv_a whose parts the next kernel adds, and the same through DeepGEMM."""
     (columns, inner), _ = PROJECTIONS["qkv_a"]
     weights = [inputs.weight(columns, inner) for _ in range(sets_beyond_l2(columns * inner))]
     norm = inputs.normal(inner)
@@ -52,17 +51,12 @@ def bench_normed(limits: Limits) -> Iterator[Result]:
         work, shape = gemm_work(rows, columns, inner), {"M": rows, "N": columns, "K": inner}
 
         def chain(gemm, w):
-            return gemm(*rms_norm_quant(x, norm, 1e-6)[1:], *w)
+            return gemm(*rms_norm_quant(x, norm, 1e-6), *w)
 
-        fused = time_us([lambda w=w: qkv_a(x, norm, 1e-6, *w) for w in weights])  # type: ignore[misc]
-        sums = time_us([lambda w=w: qkv_a_partial(x, norm, 1e-6, *w) for w in weights])  # type: ignore[misc]
-        two = time_us([lambda w=w: chain(fp8_gemm_partial, w) for w in weights])  # type: ignore[misc]
+        ours = time_us([lambda w=w: chain(fp8_gemm_partial, w) for w in weights])  # type: ignore[misc]
         library = time_us([lambda w=w: chain(fp8_gemm_deepgemm, w) for w in weights])  # type: ignore[misc]
-        yield result("norm + qkv_a", "one launch", shape, fused, work, limits)
-        yield result("norm + qkv_a", "one launch, partial sums", shape, sums, work, limits)
-        yield result("norm + qkv_a", "two launches, partial sums", shape, two, work, limits)
         yield result("norm + qkv_a", "norm + deepgemm", shape, library, work, limits)
         yield result(
-            "norm + qkv_a", "tandem", shape, min(two, sums), work, limits,
+            "norm + qkv_a", "tandem", shape, ours, work, limits,
             target_us=NORMED_TARGET_US, baseline={"norm + deepgemm": library},
         )  # fmt: skip

@@ -28,7 +28,7 @@ def bench_rows(limits: Limits) -> Iterator[Result]:
         cell = tokens * HIDDEN
         yield result("quantise", "tandem", shape, time_us([lambda: quantize_per_token(x)]), Work(3 * cell), limits)
         yield result(
-            "norm + quantise", "tandem", shape, time_us([lambda: rms_norm_quant(x, norm, 1e-6)]), Work(5 * cell), limits
+            "norm + quantise", "tandem", shape, time_us([lambda: rms_norm_quant(x, norm, 1e-6)]), Work(3 * cell), limits
         )
         us = time_us([lambda: add_rms_norm_quant(x, x, norm, 1e-6)])
         yield result("add + norm + quantise", "tandem", shape, us, Work(9 * cell), limits)

@@ -17,19 +17,18 @@ from kernels.bench.inputs import Angles, Quantised
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 from kernels.gate import project_gate
-from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm
+from kernels.grouped_gemm import grouped_gemm
+from kernels.grouped_gemm_stream import ROW_ALIGN
 from kernels.latent import split_qkv_a
-from kernels.mla_decode import FlashMla
+from kernels.mla_decode import AttentionShape, DecodeAttention
 from kernels.pdl import in_order
 from kernels.permute import sort_pairs, unpermute
-from kernels.qkv_a import qkv_a_partial
 from kernels.quant_fp8 import add_rms_norm_quant, rms_norm_quant
 from kernels.silu_mul_quant import silu_mul_quant
 
 EPS = 1e-6
 TOP_K = 8
 SCALING = 2.5
-FUSED_NORM_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -99,26 +98,31 @@ class DecodeStep:
 Attend = Callable[[Tensor, DecodeStep], Tensor]
 
 
-def flash_mla(attention: FlashMla) -> Attend:
-    """Attention over [T, heads, RANK + ROPE] by FlashMLA, whose plan outlives the layer."""
-
-    def attend(q: Tensor, step: DecodeStep) -> Tensor:
-        batched = q.view(-1, step.query_len, *q.shape[1:])
-        out = attention.run(batched, step.cache, step.block_tables, step.total_lens, inputs.SM_SCALE)
-        return out.flatten(0, 1)
-
-    return attend
+def planned_attention(step: DecodeStep) -> Attend:
+    """Attention over [T, heads, RANK + ROPE], planned for `step`; the plan outlives the layer."""
+    requests, blocks = step.block_tables.shape
+    shape = AttentionShape(inputs.HEADS, inputs.RANK, inputs.ROPE, inputs.BLOCK_TOKENS, inputs.SM_SCALE)
+    attention = DecodeAttention(inputs.device(), shape, requests, step.query_len, blocks)
+    query_lens = torch.full((requests,), step.query_len, dtype=torch.int32)
+    attention.plan(step.block_tables.cpu(), query_lens, step.total_lens.cpu())
+    return lambda q, step: attention.run(q, step.cache)
 
 
 def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
     """Run the layer on the residual stream `hidden` [T, HIDDEN]; returns the new one."""
+    return hidden_after_experts(*hidden_after_attention(hidden, w, step, attend), w)
+
+
+def hidden_after_attention(
+    hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`hidden` plus attention, the same normed, and that quantised with its scale."""
     q, q_scale = first_projection(hidden, w, step)
     heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
     absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
     values, values_scale = project_value(attend(absorbed, step), *w.v_b)
     attended = fp8_gemm_partial(values, values_scale, *w.o)
-    hidden, normed, x, x_scale = add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
-    return hidden_after_experts(hidden, normed, x, x_scale, w)
+    return add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
 
 
 def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
@@ -145,14 +149,9 @@ def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Ten
 
 def first_projection(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Quantised:
     """Input norm to q's quantised latent, and the key's latent into the cache."""
-    squares = None
-    if hidden.shape[0] <= FUSED_NORM_ROWS:
-        qkv, squares = qkv_a_partial(hidden, w.input_norm, EPS, *w.qkv_a)
-    else:
-        _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
-        qkv = fp8_gemm_partial(x, x_scale, *w.qkv_a)
+    x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
     return split_qkv_a(
-        qkv,
+        fp8_gemm_partial(x, x_scale, *w.qkv_a),
         w.q_norm,
         w.kv_norm,
         EPS,
@@ -161,8 +160,6 @@ def first_projection(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Quant
         step.positions,
         step.cache,
         step.slots,
-        squares=squares,
-        hidden=hidden.shape[1],
     )
 
 

@@ -1,4 +1,4 @@
-"""The decode layer through the references: the oracle of `layer.decode_layer`."""
+"""The decode layer through the references, op by op in torch: the oracle of `layer.decode_layer`, half by half."""
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ from kernels.permute_ref import permute, unpermute
 from kernels.quant_fp8_ref import add_rms_norm_quant, rms_norm_quant
 
 
-def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Tensor:
-    """As `layer.decode_layer`, op by op in torch. Writes the new latent into the cache as well."""
-    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
+def hidden_after_attention(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `layer.hidden_after_attention`. Writes the new latent into the cache as well."""
+    x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
     qkv = fp8_gemm(x, x_scale, *w.qkv_a)
     q, q_scale = split_qkv_a(
         qkv, w.q_norm, w.kv_norm, EPS, step.angles.cos, step.angles.sin, step.positions, step.cache, step.slots
@@ -35,7 +35,13 @@ def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Tensor:
         inputs.SM_SCALE,
     )
     values, values_scale = project_value(attended, *w.v_b)
-    hidden, normed, x, x_scale = add_rms_norm_quant(fp8_gemm(values, values_scale, *w.o), hidden, w.post_norm, EPS)
+    return add_rms_norm_quant(fp8_gemm(values, values_scale, *w.o), hidden, w.post_norm, EPS)
+
+
+def hidden_after_experts(
+    hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights
+) -> tuple[Tensor, Tensor]:
+    """As `layer.hidden_after_experts`; and the routed experts of each token, ids [T, TOP_K]."""
     ids, weights, _ = project_gate(
         normed,
         w.router,
@@ -51,4 +57,5 @@ def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep) -> Tensor:
     tokens = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
     sources, counts, rows = permute(tokens, ids, w.experts + 1)
     inner, inner_scale = grouped_gate_up(x, x_scale, *w.gate_up, counts, sources[:, 0], align=1)
-    return unpermute(grouped_gemm(inner, inner_scale, *w.down, counts, align=1), rows, weights, hidden)
+    out = unpermute(grouped_gemm(inner, inner_scale, *w.down, counts, align=1), rows, weights, hidden)
+    return out, ids[:, :TOP_K]

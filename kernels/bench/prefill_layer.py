@@ -56,7 +56,7 @@ def prefill_layer(hidden: Tensor, w: LayerWeights, kv_b: Quantised, step: Prefil
     """Run the layer on the residual stream `hidden` [T, HIDDEN]; kv_b: [heads (NOPE + VALUE), RANK]."""
     tokens = hidden.shape[0]
     cos, sin = step.angles.cos, step.angles.sin
-    _, x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
+    x, x_scale = rms_norm_quant(hidden, w.input_norm, EPS)
     qkv = fp8_gemm(x, x_scale, *w.qkv_a)
     latent = hidden.new_empty((tokens, inputs.RANK + inputs.ROPE))
     q, q_scale = split_qkv_a(qkv, w.q_norm, w.kv_norm, EPS, cos, sin, step.positions, step.cache, step.slots, latent)

@@ -97,9 +97,17 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write(path: Path, command: str, results: list[Result], limits: Limits, extra: dict[str, object]) -> None:
+def write(
+    path: Path,
+    command: str,
+    results: list[Result],
+    limits: Limits,
+    measured_on: dict[str, str],
+    extra: dict[str, object],
+) -> None:
+    """Write a file of results; `measured_on` is from `machine`."""
     document = {
-        "machine": machine(),
+        "machine": measured_on,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),
         "command": command,

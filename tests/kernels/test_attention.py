@@ -26,7 +26,7 @@ def angles(device):
     return turn.cos(), turn.sin()
 
 
-@pytest.mark.parametrize("tokens", [1, 5, 33])
+@pytest.mark.parametrize("tokens", [1, 33, 70, 130])
 def test_absorb_and_value(tokens, device, on_gpu):
     kind = torch.bfloat16 if on_gpu else torch.float32
     cos, sin = angles(device)
@@ -45,8 +45,8 @@ def test_absorb_and_value(tokens, device, on_gpu):
     )
 
 
-@pytest.mark.parametrize(("splits", "squared"), [(1, False), (3, False), (3, True)])
-def test_split_qkv_a_writes_only_its_slots(splits, squared, device):
+@pytest.mark.parametrize("splits", [1, 3])
+def test_split_qkv_a_writes_only_its_slots(splits, device):
     cos, sin = angles(device)
     tokens, q_lora = 5, 192
     positions = torch.randint(0, 50, (tokens,), device=device)
@@ -58,9 +58,8 @@ def test_split_qkv_a_writes_only_its_slots(splits, squared, device):
     slots = torch.tensor([3, -1, 47, 8, 20], device=device)
     kept, expected_kept = (torch.empty(tokens, RANK + ROPE, device=device) for _ in range(2))
     args = (qkv, q_norm, kv_norm, 1e-6, cos, sin, positions)
-    squares = torch.rand(splits, tokens, device=device) * 100 if squared else None
-    out = latent.split_qkv_a(*args, pool[:, 1], slots, kept, squares, 300)
-    reference = latent_ref.split_qkv_a(*args, expected[:, 1], slots, expected_kept, squares, 300)
+    out = latent.split_qkv_a(*args, pool[:, 1], slots, kept)
+    reference = latent_ref.split_qkv_a(*args, expected[:, 1], slots, expected_kept)
     assert_quantised(out, reference, exact=False)
     assert torch.equal(pool.isnan(), expected.isnan())
     assert_close(pool.nan_to_num(), expected.nan_to_num())

@@ -1,15 +1,16 @@
-"""FP8 matrix products, dense, fused and per expert, against their references."""
+"""FP8 matrix products, dense and per expert, against their references."""
 
 import pytest
 import torch
 
-from kernels import fp8_gemm, grouped_gemm, grouped_gemm_ref, qkv_a, qkv_a_ref
+from kernels import fp8_gemm, grouped_gemm_ref
 from kernels.errors import KernelArgumentError
 from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
-from kernels.grouped_gemm import ROW_ALIGN
-from kernels.tiles import Tile
-from tests.kernels.closeness import FP8_TOLERANCE, assert_close, assert_quantised, quantised, relative_error, weight
+from kernels.grouped_gemm import grouped_gemm
+from kernels.grouped_gemm_stream import ROW_ALIGN, grouped_gate_up, grouped_gemm_stream
+from kernels.tiles import Tile, padded_scale_buffer
+from tests.kernels.closeness import assert_close, assert_quantised, quantised, weight
 
 
 @pytest.mark.parametrize("tile", [Tile(16, 64, 1), Tile(16, 128, 3), Tile(32, 256, 2, warps=8)])
@@ -36,20 +37,6 @@ def test_a_row_does_not_depend_on_its_batch(device):
     assert torch.equal(fp8_gemm.fp8_gemm(alone_x, alone_scale, w, w_scale), whole[7:8])
 
 
-@pytest.mark.parametrize("rows", [1, 9])
-def test_qkv_a(rows, device):
-    x = torch.randn(rows, 384, device=device)
-    norm = torch.rand(384, device=device) + 0.5
-    w, w_scale = weight(200, 384, device=device)
-    out = qkv_a.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32, tile=Tile(16, 64, 3))
-    reference = qkv_a_ref.qkv_a(x, norm, 1e-6, w, w_scale, out_dtype=torch.float32)
-    assert relative_error(out, reference) <= FP8_TOLERANCE[device.type]
-    sums, squares = qkv_a.qkv_a_partial(x, norm, 1e-6, w, w_scale, tile=Tile(16, 64, 3))
-    reference_sums, reference_squares = qkv_a_ref.qkv_a_partial(x, norm, 1e-6, w, w_scale)
-    assert relative_error(sums.sum(0), reference_sums[0]) <= FP8_TOLERANCE[device.type]
-    assert_close(squares.sum(0), reference_squares[0])
-
-
 def live_rows(counts: torch.Tensor, rows: int) -> torch.Tensor:
     live, start = torch.zeros(rows, dtype=torch.bool), 0
     for count in counts.tolist():
@@ -66,6 +53,7 @@ def live_rows(counts: torch.Tensor, rows: int) -> torch.Tensor:
         ([0, 0, 0], False, Tile(16, 128, splits=4)),
         ([1, 1, 1], True, Tile(32, 256, warps=8)),
         ([0, 23, 0], False, Tile(32, 256, splits=2, warps=8)),
+        ([3, 0, 18], False, Tile(16, 128, stages=2, unroll=2)),
     ],
 )
 def test_grouped(counts, gather, tile, device):
@@ -76,13 +64,50 @@ def test_grouped(counts, gather, tile, device):
     sources = torch.randint(0, 9, (rows,), dtype=torch.int32, device=device) if gather else None
     live = live_rows(counted, rows)
     args = (x, x_scale, w, w_scale, counted, sources)
-    out = grouped_gemm.grouped_gemm(*args, out_dtype=torch.float32, tile=tile)
+    out = grouped_gemm_stream(*args, out_dtype=torch.float32, tile=tile)
     reference = grouped_gemm_ref.grouped_gemm(*args, out_dtype=torch.float32)
     assert_close(out[live], reference[live], torch.bfloat16)
     if tile.columns == 128:
-        q, scale = grouped_gemm.grouped_gate_up(*args, tile=Tile(tile.rows, 128))
+        q, scale = grouped_gate_up(*args, tile=Tile(tile.rows, 128, stages=tile.stages, unroll=tile.unroll))
         reference_q, reference_scale = grouped_gemm_ref.grouped_gate_up(*args)
         assert_quantised((q[live], scale[live]), (reference_q[live], reference_scale[live]), exact=False)
+
+
+@pytest.mark.parametrize("expected", [8, 20, 50])
+def test_scattered_rows_copied_or_not(expected, device):
+    counts = torch.tensor([60, 0, 21], dtype=torch.int32, device=device)
+    x, x_scale = quantised(9, 256, device)
+    w, w_scale = weight(3, 256, 256, device=device)
+    sources = torch.randint(0, 9, (96,), dtype=torch.int32, device=device)
+    live = live_rows(counts, 96)
+    args = (x, x_scale, w, w_scale, counts, sources)
+    reference = grouped_gemm_ref.grouped_gemm(*args)
+    assert_close(grouped_gemm(*args, expected_rows=expected)[live], reference[live])
+
+
+def padded(experts, rows, inner, device):
+    """Activations [experts, rows, K] and their scales where the kernels read them."""
+    x, x_scale = quantised(experts * rows, inner, device)
+    laid_out = padded_scale_buffer(experts, rows, x_scale.shape[1], device)
+    laid_out.copy_(x_scale.reshape(experts, rows, -1))
+    return x.view(experts, rows, inner), laid_out
+
+
+@pytest.mark.parametrize("rows", [10, 36])
+@pytest.mark.parametrize("tile", [Tile(16, 128, splits=2), Tile(32, 128, stages=2, unroll=2)])
+def test_grouped_in_the_padded_form(rows, tile, device):
+    counts = torch.tensor([rows, 0, 3], dtype=torch.int32, device=device)
+    x, x_scale = padded(3, rows, 256, device)
+    w, w_scale = weight(3, 512, 256, device=device)
+    args = (x, x_scale, w, w_scale, counts)
+    live = torch.arange(rows, device=device)[None] < counts[:, None]
+    out = grouped_gemm_stream(*args, out_dtype=torch.float32, tile=tile)
+    reference = grouped_gemm_ref.grouped_gemm(*args, out_dtype=torch.float32)
+    assert_close(out[live], reference[live], torch.bfloat16)
+    q, scale = grouped_gate_up(*args, tile=Tile(tile.rows, 128, stages=tile.stages, unroll=tile.unroll))
+    reference_q, reference_scale = grouped_gemm_ref.grouped_gate_up(*args)
+    assert_quantised((q[live], scale[live]), (reference_q[live], reference_scale[live]), exact=False)
+    assert_close(grouped_gemm(*args, expected_rows=8)[live], reference[live])
 
 
 def test_wrong_arguments_are_named(device):
@@ -95,4 +120,4 @@ def test_wrong_arguments_are_named(device):
     with pytest.raises(KernelArgumentError, match=r"w is torch\.float32"):
         fp8_gemm_splitk(x, x_scale, w.float(), w_scale)
     with pytest.raises(KernelArgumentError, match="counts is"):
-        grouped_gemm.grouped_gemm(x, x_scale, w[None], w_scale[None], torch.ones(2, dtype=torch.int32, device=device))
+        grouped_gemm(x, x_scale, w[None], w_scale[None], torch.ones(2, dtype=torch.int32, device=device))

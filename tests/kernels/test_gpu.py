@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from kernels import latent, latent_ref, mla_decode, mla_prefill
+from kernels.absorb import absorb_query
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
+from kernels.fp8_gemm_ahead import AheadTile, fp8_gemm_ahead
 from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm, grouped_gemm_contiguous, grouped_gemm_masked
 from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
 from kernels.grouped_gemm import grouped_gemm
@@ -31,6 +33,54 @@ def test_dense_backends(rows, columns, inner, device):
     assert torch.equal(fp8_gemm(*x, *w), fp8_gemm(*x, *w))
 
 
+@pytest.mark.parametrize(
+    "tile",
+    [
+        AheadTile(16, groups=2, splits=2, stages=6, along_k=True, registers=64),
+        AheadTile(16, splits=3, stages=4, registers=80),
+        AheadTile(32, groups=3, stages=4),
+        AheadTile(64, groups=2, splits=2, stages=4, share=True, run=4),
+        AheadTile(128, groups=3, splits=3, stages=4, share=True, run=1),
+        AheadTile(128, groups=2, splits=2, stages=5),
+    ],
+)
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(5, 200, 1536), (130, 1000, 1152)])
+def test_ahead(rows, columns, inner, tile, device):
+    x, w = quantised(rows, inner, device), weight(columns, inner, device=device)
+    reference = fp8_gemm_reference(*x, *w, out_dtype=torch.float32)
+    for _ in range(2):  # the second finds the counters as the first left them
+        assert_close(fp8_gemm_ahead(*x, *w, tile), reference, torch.bfloat16)
+    assert torch.equal(fp8_gemm_ahead(*x, *w, tile), fp8_gemm_ahead(*x, *w, tile))
+    assert_close(fp8_gemm_ahead(*x, *w, tile, reduce=False).float().sum(0), reference, torch.bfloat16)
+
+
+def test_attention_in_a_graph_waits_for_its_queries(device):
+    requests, blocks = 3, 12
+    pool = torch.randn(blocks, 64, RANK + ROPE, device=device).to(torch.bfloat16)
+    tables = torch.arange(blocks, dtype=torch.int32, device=device).view(requests, -1)
+    lens = torch.full((requests,), 250, dtype=torch.int32, device=device)
+    k_b = torch.randn(HEADS, RANK, 128, device=device).to(torch.float8_e4m3fn)
+    scale = torch.rand(HEADS, RANK // 128, device=device)
+    cos, sin = (torch.rand(300, ROPE // 2, device=device) for _ in range(2))
+    q = torch.randn(requests, HEADS, 128 + ROPE, device=device).to(torch.bfloat16)
+    positions = torch.full((requests,), 249, device=device)
+    attention = mla_decode.FlashMla()
+
+    def chain():
+        absorbed = absorb_query(q, k_b, scale, cos, sin, positions)
+        return absorbed, attention.run(absorbed[:, None], pool, tables, lens, 0.07)
+
+    expected = chain()[1]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        absorbed, out = chain()
+    for _ in range(5):
+        absorbed.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, expected)
+
+
 def test_grouped_backends_agree(device):
     w, w_scale = weight(4, 512, 1024, device=device)
     counts = torch.tensor([70, 0, 1, 200], dtype=torch.int32, device=device)
@@ -40,9 +90,11 @@ def test_grouped_backends_agree(device):
     reference = grouped_reference(x, x_scale, w, w_scale, counts, align=128, out_dtype=torch.float32)
     owners = row_experts(counts, rows, 128)
     live = owners >= 0
-    ours = grouped_gemm(x, x_scale, w, w_scale, counts, align=128)
-    assert_close(ours[live], reference[live], torch.bfloat16)
-    assert torch.equal(ours[live], grouped_gemm(x, x_scale, w, w_scale, counts, align=128)[live])
+    for rows_hint in (8, 200):
+        ours = grouped_gemm(x, x_scale, w, w_scale, counts, align=128, expected_rows=rows_hint)
+        assert_close(ours[live], reference[live], torch.bfloat16)
+        again = grouped_gemm(x, x_scale, w, w_scale, counts, align=128, expected_rows=rows_hint)
+        assert torch.equal(ours[live], again[live])
     contiguous = grouped_gemm_contiguous(x, x_scale, w, w_scale, owners)
     assert_close(contiguous[live], reference[live], torch.bfloat16)
     masked_x = x.view(torch.uint8).new_zeros(4, 256, 1024).view(torch.float8_e4m3fn)
@@ -53,7 +105,8 @@ def test_grouped_backends_agree(device):
         masked_scale[expert, :count] = x_scale[start : start + count]
         start += -(-count // 128) * 128
     masked = grouped_gemm_masked(masked_x, masked_scale, w, w_scale, counts, 64)
-    assert_close(torch.cat([masked[e, :c] for e, c in enumerate(counts.tolist())]), reference[live], torch.bfloat16)
+    for out in (masked, *(grouped_gemm(masked_x, masked_scale, w, w_scale, counts, expected_rows=n) for n in (8, 200))):
+        assert_close(torch.cat([out[e, :c] for e, c in enumerate(counts.tolist())]), reference[live], torch.bfloat16)
 
 
 def test_latent_in_a_pool_past_2_32_elements(device):
@@ -88,8 +141,33 @@ def test_mla_decode(query_lens, total_lens, device):
     assert_close(out, reference)
     if len(set(query_lens)) == 1:
         batched = q.view(requests, query_lens[0], HEADS, RANK + ROPE)
-        flash = mla_decode.FlashMla().run(batched, view, tables.to(device), total.to(device), 0.07)
-        assert_close(flash.flatten(0, 1), reference)
+        for planned in (False, True):
+            attention = mla_decode.FlashMla()
+            if planned:
+                attention.plan(total, device, query_len=query_lens[0], heads=HEADS)
+            flash = attention.run(batched, view, tables.to(device), total.to(device), 0.07)
+            assert_close(flash.flatten(0, 1), reference)
+
+
+@pytest.mark.parametrize(("requests", "query_len"), [(3, 2), (12, 1), (7, 4)])
+def test_a_captured_batch_follows_its_plan(requests, query_len, device):
+    """Both libraries: a replay attends to what the last plan says, in a pool of the libraries' own block stride."""
+    pool = torch.randn(40, 3, 64, RANK + ROPE, device=device).to(torch.bfloat16)
+    shape = mla_decode.AttentionShape(HEADS, RANK, ROPE, 64, 0.07)
+    attention = mla_decode.DecodeAttention(device, shape, requests, query_len, 8)
+    q = torch.randn(requests * query_len, HEADS, RANK + ROPE, device=device).to(torch.bfloat16)
+    lens, graph = torch.full((requests,), query_len, dtype=torch.int32), torch.cuda.CUDAGraph()
+    for step in range(3):
+        total = torch.randint(query_len, 500, (requests,), dtype=torch.int32)
+        tables = torch.randint(0, 40, (requests, 8), dtype=torch.int32)
+        attention.plan(tables, lens, total)
+        if step == 0:
+            attention.run(q, pool[:, 1])
+            with torch.cuda.graph(graph):
+                out = attention.run(q, pool[:, 1])
+        graph.replay()
+        reference = decode_reference(q[..., :RANK], q[..., RANK:], pool[:, 1], tables.to(device), lens, total, 0.07)
+        assert_close(out, reference)
 
 
 def test_mla_prefill(device):

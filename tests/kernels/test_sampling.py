@@ -15,13 +15,13 @@ def test_philox_known_answers():
     assert second == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
 
-def rows(n, vocab, device):
+def rows(n, vocab, device, spread=3, most=30):
     generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(n, vocab, generator=generator) * 3
+    logits = torch.randn(n, vocab, generator=generator) * spread
     logits[:, 5] = float("-inf")
     temperature = torch.rand(n, generator=generator) + 0.3
     temperature[::5] = 0
-    top_k = torch.randint(0, 30, (n,), generator=generator)
+    top_k = torch.randint(0, most, (n,), generator=generator)
     top_k[::3] = 0
     top_p = torch.rand(n, generator=generator)
     top_p[::4] = 1
@@ -32,10 +32,15 @@ def rows(n, vocab, device):
     return [t.to(device) for t in (logits, temperature, top_k, top_p, min_p, seeds, positions)]
 
 
-def test_sample_equals_reference(device, monkeypatch):
-    monkeypatch.setattr(sample, "PIECE", 256)
-    monkeypatch.setattr(sample, "SCAN", 1024)
-    args = rows(6, 603, device)
+@pytest.mark.parametrize(("held", "drawn"), [(1024, 256), (32, 4), (16, 16)])
+@pytest.mark.parametrize(("spread", "most", "ties"), [(3, 30, False), (3, 30, True), (0.5, 600, False)])
+def test_sample_equals_reference(held, drawn, spread, most, ties, device, monkeypatch):
+    """All that is kept in the groups that a program holds, some of it, and drawn there or piece by piece."""
+    for name, value in {"PIECE": 256, "SCAN": 256, "HELD": held, "DRAWN": drawn}.items():
+        monkeypatch.setattr(sample, name, value)
+    args = rows(10, 603, device, spread, most)
+    if ties:
+        args[0] = args[0].round()
     assert torch.equal(sample.sample(*args), sample_ref.sample(*args))
 
 
