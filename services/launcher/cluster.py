@@ -11,7 +11,7 @@ from common.config.load import dump_cluster
 from common.errors import DependencyUnavailable, TandemError
 from common.rpc.inference_data import ClusterInfo
 from services.launcher.child import Child
-from services.launcher.embedded import EmbeddedNats, EmbeddedValkey
+from services.launcher.embedded import EmbeddedNats, EmbeddedServer, EmbeddedValkey
 from services.launcher.ports import free_ports, require_ports
 from services.launcher.processes import ProcessPlan, instance_names, pod_plans, port_ranges, resolve, scheduler_plans
 from services.launcher.run_directory import Endpoint, RunDirectory
@@ -36,8 +36,7 @@ class LocalCluster:
         self._plans: dict[str, ProcessPlan] = {}
         self._hurry = False
         self._ready = False  # once: before, nobody has anything to drain
-        self._valkey: EmbeddedValkey | None = None
-        self._nats: EmbeddedNats | None = None
+        self.servers: dict[str, EmbeddedServer] = {}  # in the order of their start
 
     @property
     def schedulers(self) -> tuple[str, ...]:
@@ -119,9 +118,14 @@ class LocalCluster:
             return None
 
     def check(self) -> None:
-        """Raises ChildDied for the first process that has ended."""
-        for child in self.children.values():
-            child.check()
+        """Raises ChildDied for the first process that has ended by itself."""
+        for process in (*self.children.values(), *self.servers.values()):
+            process.check()
+
+    def forget(self, name: str) -> None:
+        """Go on without a process that has ended."""
+        self.children.pop(name, None)
+        self.servers.pop(name, None)
 
     def stop(self) -> list[str]:
         """End front doors first, then pools, then what they lean on; returns what did not end by itself.
@@ -129,7 +133,7 @@ class LocalCluster:
         Where a process has died, what is live may wait for it in vain, so drains are cut short after a moment.
         """
         killed = []
-        broken = any(not child.running() for child in self.children.values())
+        broken = any(not process.running() for process in (*self.children.values(), *self.servers.values()))
         for names in self._ending_order():
             children = [self.children[name] for name in names]
             begun_s = time.monotonic()
@@ -144,10 +148,8 @@ class LocalCluster:
                 grace_s = 0.0 if self._hurry else drain_s + _GRACE_S
                 if not child.end(begun_s + grace_s):
                     killed.append(child.name)
-        for server in (self._nats, self._valkey):
-            if server is not None:
-                server.stop()
-        self._nats = self._valkey = None
+        for name in reversed(list(self.servers)):
+            self.servers.pop(name).stop()
         self.run.remove_endpoint()
         return killed
 
@@ -165,11 +167,12 @@ class LocalCluster:
     def _start_embedded(self) -> None:
         redis, nats = self.config.redis, self.config.nats
         if redis.url == EMBEDDED:
-            self._valkey = EmbeddedValkey()
-            self._valkey.start(free_ports(1), self.run.logs)
-            redis = redis.model_copy(update={"url": self._valkey.url})
+            redis = redis.model_copy(update={"url": self._start_server(EmbeddedValkey())})
         if nats.url == EMBEDDED:
-            self._nats = EmbeddedNats()
-            self._nats.start(free_ports(1), self.run.logs)
-            nats = nats.model_copy(update={"url": self._nats.url})
+            nats = nats.model_copy(update={"url": self._start_server(EmbeddedNats())})
         self.config = self.config.model_copy(update={"redis": redis, "nats": nats})
+
+    def _start_server(self, server: EmbeddedServer) -> str:
+        server.start(free_ports(1), self.run.logs)
+        self.servers[server.name] = server
+        return server.url

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ConfigError, DependencyUnavailable
+from services.launcher.child import ChildDied
 
 HOST = "127.0.0.1"
 _STOP_S = 5.0
@@ -69,7 +70,9 @@ class EmbeddedServer(ABC):
             code = self._process.poll()
             if code is not None:
                 self._process = None
-                raise DependencyUnavailable(f"{self.name} on port {port} ended with code {code}: {self._last_words()}")
+                raise DependencyUnavailable(
+                    f"{self.name} on port {port} ended with code {code}: {' | '.join(self._last_lines())}"
+                )
             if time.monotonic() > give_up:
                 self.stop()
                 raise DependencyUnavailable(f"{self.name} on port {port} did not answer within {within_s:g} s")
@@ -87,6 +90,15 @@ class EmbeddedServer(ABC):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def check(self) -> None:
+        """Raises ChildDied when the server has ended by itself."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            raise ChildDied(self.name, code, self._last_lines())
 
     @property
     def pid(self) -> int | None:
@@ -110,9 +122,9 @@ class EmbeddedServer(ABC):
         except OSError:
             return False
 
-    def _last_words(self) -> str:
+    def _last_lines(self) -> list[str]:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return " | ".join(lines[-3:]) or "(no output)"
+        return lines[-3:] or ["(no output)"]
 
 
 class EmbeddedValkey(EmbeddedServer):

@@ -105,7 +105,7 @@ def _check(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None
         if not keep_going:
             raise
         console.print(str(died), style="red", highlight=False, soft_wrap=True)
-        del cluster.children[died.name]
+        cluster.forget(died.name)
 
 
 def _stop(cluster: LocalCluster, console: Console) -> None:

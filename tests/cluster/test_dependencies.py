@@ -86,12 +86,6 @@ def settled_index(running: RunningCluster) -> Index:
     return index_of(running)
 
 
-def server(running: RunningCluster, name: str) -> EmbeddedServer:
-    found: EmbeddedServer | None = getattr(running.cluster, f"_{name}")
-    assert found is not None
-    return found
-
-
 @contextmanager
 def absent(server: EmbeddedServer, running: RunningCluster) -> Iterator[None]:
     """Stopped meanwhile; what it knew is lost, but for a snapshot that lies beside its log."""
@@ -128,7 +122,7 @@ async def hits_again(client: InferenceClient, oracle: Oracle, seed: int) -> None
 def test_redis_goes_and_comes_back(pairs: RunningCluster, oracle: Oracle, seeds: list[int], down_s: float) -> None:
     """Longer than a worker's lease: nobody is dropped, placement goes by load alone, and hits return by themselves."""
     known, fresh, others = seeds[:4], seeds[4:12], seeds[12:]
-    valkey = server(pairs, "valkey")
+    valkey = pairs.cluster.servers["valkey"]
 
     async def scenario() -> None:
         async with pairs.client() as client:
@@ -175,7 +169,7 @@ def test_the_index_is_true_again_after_it_was_wiped(pairs: RunningCluster, oracl
 @pytest.mark.faults
 def test_an_old_snapshot_is_put_right(pairs: RunningCluster, oracle: Oracle, seeds: list[int]) -> None:
     """Redis restarts with entries that nobody holds and without those that came since."""
-    valkey = server(pairs, "valkey")
+    valkey = pairs.cluster.servers["valkey"]
     keys = Keys(pairs.cluster.config.cluster)
     snapshot = pairs.cluster.run.logs / "dump.rdb"
 
@@ -211,7 +205,7 @@ def test_an_old_snapshot_is_put_right(pairs: RunningCluster, oracle: Oracle, see
 @pytest.mark.faults
 def test_nats_goes_and_comes_back(pairs: RunningCluster, oracle: Oracle, seeds: list[int]) -> None:
     """Serving is unaffected, memory does not grow with what cannot be said, and loads are heard again."""
-    nats = server(pairs, "nats")
+    nats = pairs.cluster.servers["nats"]
 
     async def scenario() -> None:
         async with pairs.client() as client:

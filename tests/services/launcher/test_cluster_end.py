@@ -1,13 +1,17 @@
 """How a cluster ends: in order, with time to drain, and soon where a process has died."""
 
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from common.config.cluster import ClusterConfig
-from services.launcher.child import Child
+from services.launcher.child import Child, ChildDied
 from services.launcher.cluster import LocalCluster
+from services.launcher.embedded import EmbeddedNats, EmbeddedServer, EmbeddedValkey
 from services.launcher.processes import ProcessPlan
 from services.launcher.run_directory import RunDirectory
 
@@ -65,3 +69,39 @@ def test_a_cluster_that_lost_a_process_ends_soon_and_in_order(tmp_path: Path) ->
     assert time.monotonic() - begun_s < 10
     assert "cut" in said(cluster, "scheduler-0")
     assert "cut" in said(cluster, "prefill-0-node-0")
+
+
+def kill(cluster: LocalCluster, server: EmbeddedServer) -> None:
+    cluster._start_server(server)
+    cluster.check()
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + 10
+    while server.running():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", [EmbeddedValkey, EmbeddedNats])
+def test_a_lost_server_is_reported_like_any_process(tmp_path: Path, kind: type[EmbeddedServer]) -> None:
+    cluster = cluster_of(tmp_path, DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_S)
+    server = kind()
+    try:
+        kill(cluster, server)
+        with pytest.raises(ChildDied, match=f"{server.name} was killed by SIGKILL"):
+            cluster.check()
+        begun_s = time.monotonic()
+    finally:
+        assert cluster.stop() == []
+    assert time.monotonic() - begun_s < 10
+
+
+def test_it_goes_on_without_what_it_forgets(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, 0.0, 0.0)
+    try:
+        server = EmbeddedNats()
+        kill(cluster, server)
+        cluster.forget(server.name)
+        cluster.check()
+    finally:
+        cluster.stop()
