@@ -37,7 +37,7 @@ class HeadTile:
 
 
 @triton.jit
-def _rotate(q_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, token, live, stride_q, stride_out, PE: tl.constexpr):
+def rotate_rows(q_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, token, live, stride_q, stride_out, PE: tl.constexpr):
     half = tl.arange(0, PE // 2)
     lane = tl.arange(0, PE)[None, :]
     angle = tl.load(positions_ptr + token, mask=live, other=0)[:, None] * (PE // 2) + half[None, :]
@@ -98,7 +98,7 @@ def _absorb(
         wait(PDL)
         for i in tl.range(0, LOOP):
             token = (tl.program_id(1) * LOOP + i) * ROWS + tl.arange(0, ROWS)
-            _rotate(
+            rotate_rows(
                 q_ptr + column + NOPE, out_ptr + head * (R + PE) + R, cos_ptr, sin_ptr, positions_ptr, token,
                 token < T, stride_q, stride_out, PE,
             )  # fmt: skip

@@ -4,14 +4,17 @@ import time
 from collections.abc import Iterator
 
 import torch
+import triton
+import triton.language as tl
 
-from kernels.absorb import absorb_query, project_value
+from kernels.absorb import absorb_query, project_value, rotate_rows
 from kernels.bench import inputs
 from kernels.bench.record import Limits, Result, Work, result
-from kernels.bench.timing import time_us
+from kernels.bench.timing import time_ordered_us, time_us
 from kernels.mla_decode import AttentionShape, DecodeAttention, FlashInferMla, FlashMla
 from kernels.mla_decode_split import MOST_TOKENS, mla_decode_split
 from kernels.mla_prefill import RaggedPrefill, attend_cudnn
+from kernels.quant_fp8 import quantize_per_token
 
 CACHED = 5000
 REST_S = 0.5
@@ -40,10 +43,10 @@ def bench_decode(limits: Limits) -> Iterator[Result]:
         chosen = DecodeAttention(inputs.device(), model, requests, query_len, tables.shape[1])
         chosen.plan(tables, queries, lens)
         _rest()
-        ours = time_us([lambda: chosen.run(flat, cache)], launches=4)
+        ours = time_ordered_us(lambda: chosen.run(flat, cache))
         flash, device_tables, device_lens = FlashMla(), tables.to(q.device), lens.to(q.device)
         _rest()
-        us = time_us([lambda: flash.run(q, cache, device_tables, device_lens, inputs.SM_SCALE)], launches=4)
+        us = time_ordered_us(lambda: flash.run(q, cache, device_tables, device_lens, inputs.SM_SCALE))
         yield result("MLA decode", "flashmla", shape, us, work, limits)
         planned = FlashInferMla(inputs.device(), requests, tables.numel())
         planned.plan(
@@ -51,16 +54,11 @@ def bench_decode(limits: Limits) -> Iterator[Result]:
             heads=HEADS, rank=RANK, rope=ROPE, block_tokens=inputs.BLOCK_TOKENS, sm_scale=inputs.SM_SCALE,
         )  # fmt: skip
         _rest()
-        fa3 = time_us([lambda: planned.run(flat[..., :RANK], flat[..., RANK:], cache)], launches=4)
+        fa3 = time_ordered_us(lambda: planned.run(flat[..., :RANK], flat[..., RANK:], cache))
         yield result("MLA decode", "flashinfer fa3", shape, fa3, work, limits)
         if requests * query_len <= MOST_TOKENS:
-            split = time_us(
-                [
-                    lambda: mla_decode_split(
-                        flat, cache, device_tables, device_lens, inputs.SM_SCALE, query_len=query_len
-                    )
-                ],
-                launches=4,
+            split = time_ordered_us(
+                lambda: mla_decode_split(flat, cache, device_tables, device_lens, inputs.SM_SCALE, query_len=query_len)
             )
             yield result("MLA decode", "split", shape, split, work, limits)
         yield result(
@@ -136,6 +134,17 @@ def bench_crossover(limits: Limits) -> Iterator[Result]:
         yield result("prefill over context", "multi-head fa3", shape, us, work, limits)
 
 
+@triton.jit(do_not_specialize=["T"])
+def _rotation(
+    q_ptr, out_ptr, cos_ptr, sin_ptr, positions_ptr, T, stride_q, stride_out,
+    NOPE: tl.constexpr, PE: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """What a library's product of the rest leaves to do."""
+    token, head = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
+    q, out = q_ptr + head * (NOPE + PE) + NOPE, out_ptr + head * (R + PE) + R
+    rotate_rows(q, out, cos_ptr, sin_ptr, positions_ptr, token, token < T, stride_q, stride_out, PE)
+
+
 def bench_absorb(limits: Limits) -> Iterator[Result]:
     turn = inputs.angles(CACHED + 1)
     scale = torch.rand((HEADS, RANK // 128), device=inputs.device()) + 0.5
@@ -151,16 +160,35 @@ def bench_absorb(limits: Limits) -> Iterator[Result]:
         value_us = time_us([lambda w=w: project_value(attended, w, scale) for w in v_bs])  # type: ignore[misc]
         wide = [inputs.normal(HEADS, inputs.NOPE, RANK) for _ in range(8)]
         heads_first = q[..., : inputs.NOPE].transpose(0, 1)
-        library = time_us([lambda w=w: torch.bmm(heads_first, w) for w in wide])  # type: ignore[misc]
-        yield result(
-            "query absorb product alone", "cublas bf16", shape, library, Work(2 * k_bs[0].numel() + out_bytes), limits
-        )
+        absorbed = inputs.normal(tokens, HEADS, RANK + ROPE)
+        narrow = [inputs.normal(HEADS, RANK, inputs.VALUE) for _ in range(8)]
+        values_first = attended.transpose(0, 1)
+
+        def rotate() -> None:
+            _rotation[(triton.cdiv(tokens, 16), HEADS)](
+                q, absorbed, turn.cos, turn.sin, positions, tokens, q.stride(0), absorbed.stride(0),
+                NOPE=inputs.NOPE, PE=ROPE, R=RANK, ROWS=16,
+            )  # fmt: skip
+
+        def absorb(w: torch.Tensor) -> None:
+            torch.bmm(heads_first, w)
+            rotate()
+
+        def project(w: torch.Tensor) -> None:
+            quantize_per_token(torch.bmm(values_first, w).view(tokens, -1))
+
+        product_us = time_us([lambda w=w: torch.bmm(heads_first, w) for w in wide])  # type: ignore[misc]
+        product = Work(2 * k_bs[0].numel() + out_bytes)
+        yield result("query absorb product alone", "cublas bf16", shape, product_us, product, limits)
+        absorb_library_us = time_us([lambda w=w: absorb(w) for w in wide])  # type: ignore[misc]
+        value_library_us = time_us([lambda w=w: project(w) for w in narrow])  # type: ignore[misc]
         yield result(
             "query absorb + rotation", "tandem", shape, absorb_us,
             Work(k_bs[0].numel() + 2 * q.numel() + out_bytes, flops), limits,
-            baseline={"cublas bf16, product alone": library},
+            baseline={"cublas bf16 + rotation": absorb_library_us, "cublas bf16, product alone": product_us},
         )  # fmt: skip
         yield result(
             "value projection + quantisation", "tandem", shape, value_us,
             Work(v_bs[0].numel() + 2 * attended.numel() + tokens * HEADS * 128, flops), limits,
+            baseline={"cublas bf16 + quantisation": value_library_us},
         )  # fmt: skip

@@ -119,7 +119,7 @@ class LocalCluster:
 
     def check(self) -> None:
         """Raises ChildDied for the first process that has ended by itself."""
-        for process in (*self.children.values(), *self.servers.values()):
+        for process in self._processes():
             process.check()
 
     def forget(self, name: str) -> None:
@@ -133,7 +133,7 @@ class LocalCluster:
         Where a process has died, what is live may wait for it in vain, so drains are cut short after a moment.
         """
         killed = []
-        broken = any(not process.running() for process in (*self.children.values(), *self.servers.values()))
+        broken = any(not process.running() for process in self._processes())
         for names in self._ending_order():
             children = [self.children[name] for name in names]
             begun_s = time.monotonic()
@@ -156,6 +156,9 @@ class LocalCluster:
     def hurry(self) -> None:
         """Give nobody time to drain, after a second Ctrl-C."""
         self._hurry = True
+
+    def _processes(self) -> list[Child | EmbeddedServer]:
+        return [*self.children.values(), *self.servers.values()]
 
     def _ending_order(self) -> Iterator[list[str]]:
         if not self._ready:
