@@ -15,7 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import check
-from kernels.pdl import launch_options, prefetch, release, wait
+from kernels.pdl import launch_options, prefetch, release, settle, wait
 from kernels.quant_fp8 import quantize_groups
 from kernels.tiles import scale_buffer
 
@@ -71,6 +71,7 @@ def _absorb(
     head, piece = tl.program_id(0) // (pieces + 1), tl.program_id(0) % (pieces + 1)
     column = head * (NOPE + PE)
     # No release: attention comes next, and FlashMLA's kernel starts early where it may and waits for nothing.
+    # For the same reason every store is performed before the end.
     if piece < pieces:
         row = head * R + piece * 128 * BLOCKS
         to = head * (R + PE) + piece * 128 * BLOCKS
@@ -102,6 +103,7 @@ def _absorb(
                 q_ptr + column + NOPE, out_ptr + head * (R + PE) + R, cos_ptr, sin_ptr, positions_ptr, token,
                 token < T, stride_q, stride_out, PE,
             )  # fmt: skip
+    settle(PDL)
 
 
 @triton.jit

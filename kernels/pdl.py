@@ -2,7 +2,8 @@
 
 Every kernel lets its successor start at once (`release`), does what depends on no earlier kernel (prefetch weights),
 then waits for all earlier kernels' writes (`wait`). Because every kernel waits, a chain is ordered as without it. A
-kernel that a library's may follow does not release: FlashMLA's starts early where it may, and does not wait.
+kernel that a library's may follow does not release but `settle`s: FlashMLA's starts early where it may, and does not
+wait.
 """
 
 from collections.abc import Iterator
@@ -50,6 +51,19 @@ def begin(PDL: tl.constexpr):
     """For a kernel with nothing to do ahead."""
     release(PDL)
     wait(PDL)
+
+
+@triton.jit
+def settle(PDL: tl.constexpr):
+    """End with all stores performed, TMA's too: a successor that does not wait starts when the last program has ended,
+    and only one that waits is sure to find what was still under way then.
+    """
+    if PDL:
+        lane = tl.arange(0, 128)
+        tl.inline_asm_elementwise(
+            "cp.async.bulk.wait_group 0; fence.proxy.async.global; membar.gl; mov.u32 $0, $1;",
+            "=r,r", [lane], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -76,11 +76,16 @@ def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rms_norm_quant(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """RMSNorm `x` [tokens, H] (or fp32 partial sums [splits, tokens, H]), round to weight's type and quantise that.
+    """RMSNorm `x` [tokens, H] in weight's type (or fp32 partial sums [splits, tokens, H]) and quantise that.
 
     Returns:
         e4m3 [tokens, H], fp32 scale [tokens, ceil(H/128)].
+
+    Raises:
+        KernelArgumentError: wrong shape, type or stride, or a row longer than 65,536.
     """
+    if x.dim() == 2:
+        check.dtype("x", x, weight.dtype)
     _, _, q, scale = _launch(x, None, weight, eps)
     return q, scale
 
