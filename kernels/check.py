@@ -49,6 +49,11 @@ def at_most(name: str, value: int, limit: int) -> None:
         raise KernelArgumentError(name, value, f"at most {limit}")
 
 
+def at_least(name: str, value: int, limit: int) -> None:
+    if value < limit:
+        raise KernelArgumentError(name, value, f"at least {limit}")
+
+
 def one_of(name: str, value: int, allowed: Sequence[int]) -> None:
     if value not in allowed:
         raise KernelArgumentError(name, value, "one of " + ", ".join(map(str, allowed)))

@@ -24,6 +24,7 @@ from kernels.weight_ring import multiply_ahead
 FEATURES = 64  # of one wgmma
 SCALE_ROWS = 32  # at least as many scales a load: TMA writes to multiples of 128 bytes of shared memory only
 COPYING_REGISTERS = 24
+LEAST_STAGES = 3  # of a group: one is multiplied, the next is begun, and the last is given back with the one after it
 WIDE_ROWS = gl.NVMMASharedLayout(128, 8, 2)  # rows of 128 bytes, swizzled
 FLAT = gl.NVMMASharedLayout(0, 32, 2)
 
@@ -73,8 +74,11 @@ def fp8_gemm_ahead(
         KernelArgumentError: wrong shape, type, stride or device.
     """
     check_operands(x, x_scale, w, w_scale)
+    sharing = 1
     if tile.along_k:  # so that a stage has one group: its barrier's phases are counted modulo two
-        check.multiple("tile.stages", tile.stages, tile.groups)
+        sharing = tile.groups
+        check.multiple("tile.stages", tile.stages, sharing)
+    check.at_least("tile.stages", tile.stages, LEAST_STAGES * sharing)
     (rows, inner), columns = x.shape, w.shape[0]
     parts = tile.parts
     out = x.new_empty((rows, columns), dtype=out_dtype if reduce else torch.float32)

@@ -9,7 +9,7 @@ from kernels import check
 from kernels.pdl import begin, launch_options
 from kernels.tiles import pow2_at_least
 
-HEADS_AT_ONCE = 16
+HEADS_AT_ONCE = 64
 
 
 @triton.jit
@@ -78,6 +78,6 @@ def assemble_heads(q: Tensor, kv: Tensor, k_pe: Tensor, cos: Tensor, sin: Tensor
         at_once = min(HEADS_AT_ONCE, pow2_at_least(heads))
         _assemble_heads[(tokens, triton.cdiv(heads, at_once))](
             q, kv, k_pe, cos, sin, positions, k, kv.stride(0), k_pe.stride(0), heads,
-            NOPE=nope, PE=rope, V=kv.shape[2] - nope, HEADS=at_once, num_warps=4, **launch_options(q.device),
+            NOPE=nope, PE=rope, V=kv.shape[2] - nope, HEADS=at_once, num_warps=8, **launch_options(q.device),
         )  # fmt: skip
     return k

@@ -1,12 +1,19 @@
 """The device code of `fp8_gemm_ahead`: a copying warp, a ring of stages in shared memory, and multiplying groups.
 
 A stage holds a k-step: 64 output features a chunk, the tokens, and one scale a token. `full` says that its copies have
-landed, `empty` that all who multiply it are done. Names in capitals are compile-time constants, see `AheadTile`.
+landed, `empty`, a step later, that all who multiplied it are done. Names in capitals are compile-time constants, see
+`AheadTile`.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
@@ -98,14 +105,19 @@ def _issue(x_ring, w_ring, full, i, zero, CHUNK: gl.constexpr, CHUNKS: gl.conste
 
 
 @gluon.jit
-def _promote(acc, product, weight, scales, empty, i, STAGES: gl.constexpr, REPEAT: gl.constexpr, MMA: gl.constexpr):
-    """`acc` plus the scaled product of step `i`, whose stage is free then."""
-    stage = i % STAGES
-    scale = scales.index(stage * REPEAT).load(gl.SliceLayout(0, MMA))
-    acc += product * (scale * weight)[None, :]
-    gl.thread_barrier()
-    mbarrier.arrive(empty.index(stage))
-    return acc
+def _promote(
+    acc, product, weight, scales, empty, i,
+    STAGES: gl.constexpr, STEP: gl.constexpr, REPEAT: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """`acc` plus the scaled product of step `i`; gives back the stage of the group's step before."""
+    if i >= STEP:
+        # Loads of scales may still be under way when the barrier lets all threads pass. The fence makes them complete,
+        # before TMA writes over them; a step later that costs no time.
+        fence_async_shared()
+        gl.thread_barrier()
+        mbarrier.arrive(empty.index((i - STEP) % STAGES))
+    scale = scales.index(i % STAGES * REPEAT).load(gl.SliceLayout(0, MMA))
+    return acc + product * (scale * weight)[None, :]
 
 
 @gluon.jit
@@ -130,17 +142,17 @@ def _sums(
             after = gl.load(ws_row + gl.minimum(i + (u + 2) * STEP, steps - 1))
             running = _issue(x_ring, w_ring, full, i + (u + 1) * STEP, zero, CHUNK, CHUNKS, STAGES)
             ready = warpgroup_mma_wait(1, deps=[product])
-            acc = _promote(acc, ready, weight, scales, empty, i + u * STEP, STAGES, REPEAT, MMA)
+            acc = _promote(acc, ready, weight, scales, empty, i + u * STEP, STAGES, STEP, REPEAT, MMA)
             product = running
             weight = following
             following = after
         ready = warpgroup_mma_wait(0, deps=[product])
-        acc = _promote(acc, ready, weight, scales, empty, i + (RUN - 1) * STEP, STAGES, REPEAT, MMA)
+        acc = _promote(acc, ready, weight, scales, empty, i + (RUN - 1) * STEP, STAGES, STEP, REPEAT, MMA)
     for i in range(BEGIN + rounds * RUN * STEP, steps, STEP):
         weight = gl.load(ws_row + i)
         product = _issue(x_ring, w_ring, full, i, zero, CHUNK, CHUNKS, STAGES)
         ready = warpgroup_mma_wait(0, deps=[product])
-        acc = _promote(acc, ready, weight, scales, empty, i, STAGES, REPEAT, MMA)
+        acc = _promote(acc, ready, weight, scales, empty, i, STAGES, STEP, REPEAT, MMA)
     return acc
 
 

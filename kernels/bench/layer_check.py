@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from kernels.bench import layer_ref
-from kernels.bench.layer import Attend, DecodeStep, LayerWeights, decode_layer, hidden_after_attention, route
+from kernels.bench.layer import EPS, Attend, DecodeStep, LayerWeights, decode_layer, hidden_after_attention, route
 from kernels.bench.layer import hidden_after_experts as experts_half
+from kernels.bench.prefill_layer import after_experts
+from kernels.quant_fp8 import add_rms_norm_quant
 
 ULP = 2.0**-9  # half of bf16's, relative
 EXPERTS_TOLERANCE = 0.05  # of what they add to a token, the worst token
@@ -49,6 +51,27 @@ def check_decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend
         "attention": round(attention_error, 5), "bound": round(bound, 5), "experts": round(experts_error, 5),
         "ties": ties,
     }  # fmt: skip
+
+
+def check_experts(hidden: Tensor, w: LayerWeights) -> dict[str, float | int]:
+    """The second half of a prefill layer beside its reference, for tokens as they come out of attention.
+
+    Returns:
+        As `check_decode_layer`.
+
+    Raises:
+        ArithmeticError: it is wrong.
+    """
+    given = add_rms_norm_quant(torch.randn_like(hidden), hidden, w.post_norm, EPS)
+    reference, ids = layer_ref.hidden_after_experts(*given, w)
+    same = (route(given[1], w)[0].sort(1).values == ids.sort(1).values).all(1)
+    ties = int((~same).sum())
+    error = worst(added(after_experts(*given, w), given[0])[same], added(reference, given[0])[same])
+    if not error <= EXPERTS_TOLERANCE or ties > hidden.shape[0] // 8:
+        raise ArithmeticError(
+            f"experts of {hidden.shape[0]} tokens of a prefill: {error:.4f} of what they add, {ties} routed otherwise"
+        )
+    return {"experts": round(error, 5), "ties": ties}
 
 
 def replayed(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:

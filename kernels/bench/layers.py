@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from kernels.bench import inputs
 from kernels.bench.inputs import Angles
 from kernels.bench.layer import LayerWeights, decode_layer, decode_step, planned_attention, random_weights, route
-from kernels.bench.layer_check import check_decode_layer
+from kernels.bench.layer_check import check_decode_layer, check_experts
 from kernels.bench.prefill_layer import prefill_layer, prefill_step
 from kernels.bench.record import Limits, Result, Work, result
 from kernels.bench.timing import capture, time_us
@@ -24,6 +24,7 @@ PREFILL_TARGET_US = 0.9 * PREFILL_PEER_US
 DENSE_BYTES = 2112 * 7168 + 24576 * 1536 + 2 * 128 * 128 * 512 + 7168 * 16384
 EXPERT_BYTES = 3 * inputs.HIDDEN * inputs.INTERMEDIATE
 CHECKED_REQUESTS = (1, 8, 32, 128)
+CHECKED_ROWS = 300
 
 
 def decode_work(hidden: Tensor, w: LayerWeights, requests: int, query_len: int) -> Work:
@@ -93,6 +94,7 @@ def check_layers(errors: dict[str, object]) -> None:
         step = decode_step(requests, 1, CACHED, turn)
         hidden = inputs.normal(requests, inputs.HIDDEN)
         errors[f"decode, 32 experts, {requests} x 1"] = check_decode_layer(hidden, w, step, planned_attention(step))
+    errors["experts of a prefill, 32 experts"] = check_experts(inputs.normal(CHECKED_ROWS, inputs.HIDDEN), w)
 
 
 def bench_prefill_layers(limits: Limits, profiles: dict[str, object]) -> Iterator[Result]:

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from kernels.bench import inputs
 from kernels.bench.inputs import Angles, Quantised
-from kernels.bench.layer import EPS, LayerWeights, route
+from kernels.bench.layer import EPS, LayerWeights, route, routed, shared_stream
 from kernels.fp8_gemm import fp8_gemm
 from kernels.fp8_gemm_deepgemm import CONTIGUOUS_ALIGN, grouped_gemm_contiguous
 from kernels.latent import split_qkv_a
 from kernels.mla_prefill import RaggedPrefill
+from kernels.pdl import in_order
 from kernels.permute import permute_rows, permute_scales, row_experts, sort_pairs, unpermute
 from kernels.prefill_heads import assemble_heads
 from kernels.quant_fp8 import add_rms_norm_quant, quantize_per_token, rms_norm_quant
@@ -70,12 +71,25 @@ def prefill_layer(hidden: Tensor, w: LayerWeights, kv_b: Quantised, step: Prefil
 
 
 def after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Tensor, w: LayerWeights) -> Tensor:
-    """Router, experts over rows copied next to each other, and combine."""
-    ids, weights, counts = route(normed, w, shared=1)
-    rows, sources, counts = sort_pairs(ids, w.experts + 1, CONTIGUOUS_ALIGN, counts)
+    """Router, experts over rows copied next to each other, and combine.
+
+    The shared expert runs on a second stream: the router and the copying keep the memory busy, it the tensor cores.
+    """
+    main = torch.cuda.current_stream()
+    beside = shared_stream(hidden.device)
+    beside.wait_stream(main)
+    with torch.cuda.stream(beside):
+        both = fp8_gemm(x, x_scale, w.gate_up[0][-1], w.gate_up[1][-1])
+        inner, inner_scale = silu_mul_quant(both[None])
+        shared = fp8_gemm(inner[0], inner_scale[0], w.down[0][-1], w.down[1][-1])
+    ids, weights, counts = route(normed, w)
+    rows, sources, counts = sort_pairs(ids, w.experts, CONTIGUOUS_ALIGN, counts)
     total = sources.shape[0]
     owners = row_experts(counts, total, CONTIGUOUS_ALIGN)
-    both = grouped_gemm_contiguous(permute_rows(x, rows, total), permute_scales(x_scale, sources), *w.gate_up, owners)
+    gate_up, down = routed(w.gate_up), routed(w.down)
+    both = grouped_gemm_contiguous(permute_rows(x, rows, total), permute_scales(x_scale, sources), *gate_up, owners)
     inner, inner_scale = silu_mul_quant(both[None])
-    out = grouped_gemm_contiguous(inner[0], inner_scale[0], *w.down, owners)
-    return unpermute(out, rows, weights, hidden)
+    out = grouped_gemm_contiguous(inner[0], inner_scale[0], *down, owners)
+    main.wait_stream(beside)
+    with in_order():
+        return unpermute(out, rows, weights, hidden, shared)

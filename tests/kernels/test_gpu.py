@@ -54,6 +54,20 @@ def test_ahead(rows, columns, inner, tile, device):
     assert_close(fp8_gemm_ahead(*x, *w, tile, reduce=False).float().sum(0), reference, torch.bfloat16)
 
 
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(32, 24576, 1536), (1, 7168, 16384), (64, 2112, 7168)])
+def test_ahead_repeats_its_bits(rows, columns, inner, device):
+    """Between calls the weight leaves L2, so that copies come at other times."""
+    w, other = (weight(columns, inner, device=device) for _ in range(2))
+    xs = [quantised(rows, inner, device) for _ in range(20)]
+    expected = [(fp8_gemm(*x, *w), fp8_gemm_partial(*x, *w)) for x in xs]
+    for _ in range(5):
+        for x, (out, partial) in zip(xs, expected, strict=True):
+            fp8_gemm(*x, *other)
+            assert torch.equal(fp8_gemm(*x, *w), out)
+            fp8_gemm(*x, *other)
+            assert torch.equal(fp8_gemm_partial(*x, *w), partial)
+
+
 def test_attention_in_a_graph_waits_for_its_queries(device):
     requests, blocks = 3, 12
     pool = torch.randn(blocks, 64, RANK + ROPE, device=device).to(torch.bfloat16)
