@@ -4,7 +4,8 @@ Both read one layer's strided view of the pool in place with 64-bit page offsets
 step for all layers, from CPU tensors (device tensors would synchronise); the plan refills fixed buffers, so a captured
 graph stays valid when lengths change. FlashMLA is planned likewise (`mla_parts`), or plans itself on the device, and
 needs one query length for the whole batch. `DecodeAttention` takes the one that is faster for its shape. Neither is
-batch-invariant: how a request's keys are split depends on the other requests.
+batch-invariant: how a request's keys are split depends on the other requests. What follows either must be launched
+`pdl.in_order`: FlashMLA's last kernel may end before the one that it belongs to.
 """
 
 from dataclasses import dataclass

@@ -24,10 +24,8 @@ def count_parts(multiprocessors: int, query_len: int, heads: int) -> int:
 def plan_parts(total_lens: list[int], parts: int) -> tuple[Tensor, Tensor]:
     """Share the pages of requests of `total_lens` tokens among `parts`.
 
-    Requests stay whole where that makes the longest part no more than MERGE longer: then hardly anything is merged.
-    One request is split all the same, if there are two parts and a request of two pages: FlashMLA's merging kernel
-    waits for its attention only where it merges, and if it merged nothing, a kernel after it that starts early would
-    read unfinished sums.
+    Requests stay whole where that makes the longest part no more than MERGE longer: then nothing is merged. FlashMLA's
+    merging kernel waits for its attention only where it merges, so what comes next must not start early.
 
     Returns:
         int32 [parts, 8]: first and last request, first page of the first and the page after the last of the last,
@@ -43,23 +41,7 @@ def plan_parts(total_lens: list[int], parts: int) -> tuple[Tensor, Tensor]:
             shared = whole
             break
     rows, pieces, _ = shared
-    if pieces[-1] == len(pages):
-        _split_one(rows, pieces, pages)
     return torch.tensor(rows, dtype=torch.int32), torch.tensor(pieces, dtype=torch.int32)
-
-
-def _split_one(rows: list[list[int]], pieces: list[int], pages: list[int]) -> None:
-    """Move the last page of a part to the part after it, in a plan of whole requests; the last part first."""
-    for here, after in zip(reversed(rows[:-1]), reversed(rows[1:]), strict=True):
-        first, last = here[:2]
-        if first <= last and pages[last] > 1:
-            here[3] = pages[last] - 1
-            here[5], here[6] = int(first == last), 1
-            alone = after[0] > after[1]
-            end = pages[last] if alone else after[3]
-            after[:] = [last, last if alone else after[1], pages[last] - 1, end, 1, 1, int(alone), 0]
-            pieces[last + 1 :] = [n + 1 for n in pieces[last + 1 :]]
-            return
 
 
 def _fill(pages: list[int], parts: int, limit: int, *, split: bool) -> tuple[list[list[int]], list[int], int] | None:

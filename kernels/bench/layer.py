@@ -120,7 +120,9 @@ def hidden_after_attention(
     q, q_scale = first_projection(hidden, w, step)
     heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
     absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
-    values, values_scale = project_value(attend(absorbed, step), *w.v_b)
+    latent = attend(absorbed, step)
+    with in_order():
+        values, values_scale = project_value(latent, *w.v_b)
     attended = fp8_gemm_partial(values, values_scale, *w.o)
     return add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import latent, latent_ref, mla_decode, mla_prefill
-from kernels.absorb import absorb_query
+from kernels.absorb import absorb_query, project_value
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
 from kernels.fp8_gemm_ahead import AheadTile, fp8_gemm_ahead
 from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm, grouped_gemm_contiguous, grouped_gemm_masked
@@ -13,6 +13,7 @@ from kernels.grouped_gemm import grouped_gemm
 from kernels.grouped_gemm_ref import grouped_gemm as grouped_reference
 from kernels.mla_decode_ref import mla_decode as decode_reference
 from kernels.mla_prefill_ref import mla_prefill as prefill_reference
+from kernels.pdl import in_order
 from kernels.permute import row_experts
 from kernels.tiles import scale_buffer
 from tests.kernels.closeness import assert_close, quantised, relative_error, weight
@@ -93,6 +94,39 @@ def test_attention_in_a_graph_waits_for_its_queries(device):
         absorbed.fill_(float("nan"))
         graph.replay()
         assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("requests", [8, 64])
+def test_what_follows_attention_in_order_finds_it_finished(requests, device):
+    """Also where no request is split, so that FlashMLA's last kernel has nothing to wait for."""
+    blocks = -(-3000 // 64)
+    pool = torch.randn(blocks, 64, RANK + ROPE, device=device).to(torch.bfloat16)
+    tables = torch.arange(blocks, dtype=torch.int32).repeat(requests, 1)
+    lens = torch.full((requests,), 3000, dtype=torch.int32)
+    shape = mla_decode.AttentionShape(HEADS, RANK, ROPE, 64, 0.07)
+    attention = mla_decode.DecodeAttention(device, shape, requests, 1, blocks)
+    attention.plan(tables, torch.ones_like(lens), lens)
+    q = torch.randn(requests, HEADS, RANK + ROPE, device=device).to(torch.bfloat16)
+    v_b, v_scale = (
+        torch.randn(HEADS, 128, RANK, device=device).to(torch.float8_e4m3fn),
+        torch.rand(HEADS, 4, device=device),
+    )
+
+    def chain():
+        attended = attention.run(q, pool)
+        with in_order():
+            return attended, *project_value(attended, v_b, v_scale)
+
+    expected = [each.clone() for each in chain()]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outs = chain()
+    for _ in range(20):
+        outs[0].fill_(float("nan"))
+        graph.replay()
+        for out, right in zip(outs, expected, strict=True):
+            assert torch.equal(out.float(), right.float())
 
 
 def test_grouped_backends_agree(device):
