@@ -10,7 +10,12 @@ START, STOP = "<!-- results: written by `python -m kernels.bench table` -->", "<
 def tables(paths: list[Path]) -> str:
     """Markdown: where and when, then every result with a target, then the rest."""
     documents = [json.loads(path.read_text()) for path in paths]
-    rows = [row for document in documents for row in document["results"]]
+    # A later file replaces what an earlier one measured of the same work.
+    rows = list(
+        {
+            (row["op"], row["backend"], _shape(row)): row for document in documents for row in document["results"]
+        }.values()
+    )
     first = documents[0]
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items() if version != "absent")
     limits = first["limits"]
