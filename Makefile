@@ -43,7 +43,7 @@ fmt: setup ## Format the code and apply safe fixes
 protos: setup ## Regenerate the gRPC stubs
 	$(BIN)/python protos/generate.py
 
-bench-gpu: ## On one H200: every kernel test, then every layer and kernel benchmark, as JSON (install the extra `gpu` first)
+bench-gpu: ## On one H200: every kernel test, then every layer and kernel benchmark, as JSON (install the extras `gpu` and `dev` first)
 	@failed=; \
 	$(PYTHON) -m pytest -n 8 tests/kernels || failed=tests; \
 	$(PYTHON) -m kernels.bench layer --json layer.json || failed="$$failed layer"; \

@@ -33,6 +33,7 @@ class BusCounters:
     received: int = 0
     malformed: int = 0
     overrun: int = 0  # dropped behind a slow handler
+    broken: int = 0  # their handling failed, by a fault of ours
     disconnects: int = 0
 
 
@@ -43,6 +44,7 @@ class Bus:
         self._url = url
         self._client = Client()
         self._closing = False
+        self._refusals: set[str] = set()  # each said once
         self.counters = BusCounters()
 
     async def connect(self, name: str, timeout_s: float, ping_s: float) -> None:
@@ -180,8 +182,15 @@ class Bus:
             await self._client.close()
 
     async def _failed(self, error: Exception) -> None:
+        """Of lost connections others tell; the rest would be nobody's business, as the client catches all of it."""
         if isinstance(error, SlowConsumerError):
             self.counters.overrun += 1
+        elif not isinstance(error, NatsError | OSError | TimeoutError):
+            self.counters.broken += 1
+            log.error("what came on the bus was not handled", error=error)
+        elif type(error) is NatsError and str(error) not in self._refusals:  # the server's word, as of a missing right
+            self._refusals.add(str(error))
+            log.error("NATS refuses", url=without_password(self._url), why=str(error))
 
     async def _disconnected(self) -> None:
         if not self._closing:

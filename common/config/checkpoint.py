@@ -33,7 +33,11 @@ def read_checkpoint_config(directory: Path) -> dict[str, Any]:
         CheckpointError: `directory` has none that can be read.
     """
     file = directory / "config.json"
-    if not file.exists():
+    try:
+        there = file.exists()
+    except OSError as error:  # such as a directory that this user may not enter
+        raise CheckpointError(f"model.path = {directory}: {error.strerror}") from error
+    if not there:
         raise CheckpointError(f"model.path = {directory}: holds no {file.name}")
     return read_json_object(file)
 

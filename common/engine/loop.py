@@ -124,10 +124,6 @@ class EngineLoop(Generic[EngineT, Event]):
         """Why the engine cannot go on; None while it can."""
         return self._error
 
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     def progress_age_s(self) -> float:
         """Seconds since the loop last went round. Large when a step hangs; the health check's question."""
         return self._clock.now_s() - self._progress_s

@@ -18,7 +18,7 @@ from common.bus.subjects import Subjects
 from common.engine.decode_engine import DecodeEngine
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
-from common.errors import DependencyUnavailable
+from common.errors import DependencyUnavailable, TandemError
 from common.state.index_publisher import IndexPublisher
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
@@ -124,7 +124,8 @@ class ClusterAnnouncer:
         self._tasks.append(asyncio.create_task(work))
 
     def _hear_cancel(self, notice: CancelNotice) -> None:
-        self._cancel(notice.work_id)
+        with suppress(TandemError):  # an engine that has ended holds no work
+            self._cancel(notice.work_id)
 
     async def _report_load(self, reporter: LoadReporter) -> None:
         shown_steps = 0

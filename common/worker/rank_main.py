@@ -106,9 +106,9 @@ def poll_s(context: RankContext) -> float:
     return _POLL_S if context.place.parallel.tp == 1 else _POLL_WITH_FOLLOWERS_S
 
 
-def rest_s(context: RankContext) -> float:
-    """How often an engine without work shows that it lives; well within what counts as silence."""
-    return min(_REST_S, context.worker.group_silence_s / 8)
+def rest_s(worker: WorkerConfig) -> float:
+    """How often an engine without work shows that it lives; well within what counts as silence or as stalled."""
+    return min(_REST_S, worker.group_silence_s / 8, worker.stalled_after_s / 4)
 
 
 def end_process(code: int) -> NoReturn:

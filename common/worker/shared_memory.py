@@ -5,6 +5,7 @@ restart of the container, and fill it after a few.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from common.telemetry.logs import get_log
@@ -12,6 +13,7 @@ from common.telemetry.logs import get_log
 log = get_log(__name__)
 
 _PROCESSES = Path("/proc")
+_OUT_OF_SIGHT = (FileNotFoundError, ProcessLookupError, PermissionError)  # it ended, or is none of this pod's user
 
 
 def clear_left_over(directory: Path) -> int:
@@ -37,10 +39,20 @@ def _held(root: Path) -> Iterator[str]:
     for process in _PROCESSES.iterdir():
         if not process.name.isdigit():
             continue
-        try:
-            lines = (process / "maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-            opened = [str(link.readlink()) for link in (process / "fd").iterdir()]
-        except (FileNotFoundError, ProcessLookupError, PermissionError):  # it ended, or is none of this pod's user
-            continue
-        mapped = [line.split(maxsplit=5)[5] for line in lines if "/" in line]
-        yield from (name for name in (*mapped, *opened) if name.startswith(f"{root}/"))
+        yield from (name for name in (*_mapped(process), *_opened(process)) if name.startswith(f"{root}/"))
+
+
+def _mapped(process: Path) -> list[str]:
+    with suppress(*_OUT_OF_SIGHT):
+        lines = (process / "maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        return [line.split(maxsplit=5)[5] for line in lines if "/" in line]
+    return []
+
+
+def _opened(process: Path) -> list[str]:
+    names = []
+    with suppress(*_OUT_OF_SIGHT):
+        for link in (process / "fd").iterdir():
+            with suppress(*_OUT_OF_SIGHT):  # that one was closed meanwhile: it says nothing of the others
+                names.append(str(link.readlink()))
+    return names

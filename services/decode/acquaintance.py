@@ -23,6 +23,14 @@ class _Acquainted:
     seen_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Stranger:
+    """Has a lease and cannot be read from."""
+
+    source: TransferSource
+    why: str  # said once
+
+
 class Acquaintances:
     """The prefill instances that this decode instance is connected to."""
 
@@ -30,7 +38,7 @@ class Acquaintances:
         self._reads = reads
         self._clock = clock
         self._known: dict[str, _Acquainted] = {}
-        self._refusals: dict[str, str] = {}  # why not, said once
+        self._strangers: dict[str, _Stranger] = {}
 
     async def keep(self, leases: Callable[[], WorkerLeases]) -> None:
         """Follow the leases until cancelled. While nobody can say who has one, nothing changes."""
@@ -46,7 +54,8 @@ class Acquaintances:
     async def meet(self, listed: Sequence[WorkerRecord]) -> None:
         """Greet every incarnation once, part from the one that it replaced and from those that left long ago."""
         names = {record.instance for record in listed}
-        self._refusals = {name: why for name, why in self._refusals.items() if name in names}
+        for name in self._strangers.keys() - names:
+            await self._part(self._strangers.pop(name).source)
         for record in listed:
             source = TransferSource(record.instance, record.address, record.incarnation)
             before = self._known.get(record.instance)
@@ -54,30 +63,33 @@ class Acquaintances:
                 continue
             if before is not None and before.source == source:
                 before.seen_s = self._clock.now_s()
-            elif await self._greet(source):
-                self._known[record.instance] = _Acquainted(source, self._clock.now_s())
-                if before is not None:
-                    await self._part(before.source)
+            else:
+                await self._greet(source)
         for name, one in list(self._known.items()):
             if self._clock.now_s() - one.seen_s > PART_AFTER_S:
                 del self._known[name]
                 await self._part(one.source)
 
     async def _part(self, source: TransferSource) -> None:
-        now = [one.source for one in self._known.values()]
+        now = [one.source for one in self._known.values()] + [one.source for one in self._strangers.values()]
         if not any((one.instance, one.incarnation) == (source.instance, source.incarnation) for one in now):
             self._reads.part(source)
         if not any(one.address == source.address for one in now):
             await self._reads.hang_up(source.address)
 
-    async def _greet(self, source: TransferSource) -> bool:
+    async def _greet(self, source: TransferSource) -> None:
+        known, stranger = self._known.get(source.instance), self._strangers.get(source.instance)
         try:
             await self._reads.acquaint(source)
         except TandemError as error:
-            if self._refusals.get(source.instance) != str(error):
-                self._refusals[source.instance] = str(error)
+            self._strangers[source.instance] = _Stranger(source, str(error))
+            if stranger is None or stranger.why != str(error):
                 said = log.error if isinstance(error, Incompatible) else log.info
                 said("prefill cannot be read from", instance=source.instance, why=error)
-            return False
-        self._refusals.pop(source.instance, None)
-        return True
+        else:
+            self._strangers.pop(source.instance, None)
+            self._known[source.instance] = _Acquainted(source, self._clock.now_s())
+            if known is not None:
+                await self._part(known.source)
+        if stranger is not None and stranger.source != source:
+            await self._part(stranger.source)

@@ -10,6 +10,7 @@ from common.config.cluster import DecodeConfig
 from common.engine.decode_engine import DecodeEngine
 from common.engine.events import DecodeEvent
 from common.engine.loop import EngineLoop
+from common.errors import InternalError
 from common.kv.block_pool import BlockPool
 from common.kv.hashing import chain_hashes
 from common.request import Work
@@ -32,6 +33,8 @@ from services.decode.outcomes import Outcomes
 from services.decode.reads import Reads
 from services.decode.servicer import SERVICE, DecodeServicer, register
 
+_LOOK_EVERY_S = 0.25
+
 
 async def serve(context: RankContext, parts: RankParts) -> None:
     """Build the instance around its engine and serve it to its end."""
@@ -48,7 +51,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         clock,
         name=f"{name} engine",
         poll_s=poll_s(context),
-        rest_s=rest_s(context),
+        rest_s=rest_s(context.worker),
         at_end=parts.leave_group,
     )
     health = Health()
@@ -82,8 +85,19 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         close=close,
         ending=parts.group.ending,
         health=health,
-        beside=[Acquaintances(reads, clock).keep(lambda: announcer.leases)],
+        beside=[Acquaintances(reads, clock).keep(lambda: announcer.leases), watch(reader)],
     )
+
+
+async def watch(reader: TransferReader) -> None:
+    """Without its reader an instance would look well and take work whose latent never lands.
+
+    Raises:
+        InternalError: the reader has ended before anybody closed it.
+    """
+    while reader.alive:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_EVERY_S)
+    raise InternalError("the transfer reader ended unexpectedly")
 
 
 def _reader(context: RankContext, parts: RankParts, outcomes: Outcomes) -> TransferReader:

@@ -51,7 +51,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         clock,
         name=f"{name} engine",
         poll_s=poll_s(context),
-        rest_s=rest_s(context),
+        rest_s=rest_s(context.worker),
         at_end=parts.leave_group,
     )
     health = Health()

@@ -57,6 +57,13 @@ class Pod:
             assert time.monotonic() < deadline_s, f"{probe}: {now}, not {status}: {self.log.read_text()[-3000:]}"
             time.sleep(0.1)
 
+    def wait_to_say(self, text: str, within_s: float) -> None:
+        deadline_s = time.monotonic() + within_s
+        while text not in (said := self.log.read_text()):
+            assert self.process.poll() is None, f"ended: {said[-3000:]}"
+            assert time.monotonic() < deadline_s, f"not {text!r}: {said[-3000:]}"
+            time.sleep(0.1)
+
 
 @dataclass
 class Release:

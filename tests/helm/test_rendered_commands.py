@@ -48,8 +48,8 @@ def release(helm4: Chart, kubernetes: FakeKubernetes, tmp_path_factory: pytest.T
 def test_pods_come_up_in_any_order_and_probes_tell_the_truth(release: Release) -> None:
     for role in ORDER[:4]:
         release.start(role)
-    time.sleep(1.0)  # they meet neither Redis nor NATS
-    assert all(pod.process.poll() is None for pod in release.started.values())
+    for role in ORDER[:4]:  # they meet neither Redis nor NATS
+        release.started[role].wait_to_say("waiting for", 120)
     for role in ORDER[4:]:
         release.start(role)
     for role in ORDER[:4]:

@@ -66,6 +66,40 @@ async def test_malformed_messages_are_counted_and_disturb_nobody(pair, cluster, 
     assert hearer.counters.malformed == 4
 
 
+async def test_a_fault_in_handling_is_counted_and_said_and_ends_nothing(pair, cluster, caplog):
+    speaker, listener = pair
+    subjects, heard = Subjects(cluster), []
+
+    def hear(notice: CancelNotice) -> None:
+        if notice.work_id == "bad":
+            raise KeyError("ours")
+        heard.append(notice)
+
+    await listener.subscribe(subjects.cancel, CancelNotice, hear)
+    await listener.flush(5.0)
+    for work_id in ("bad", "good"):
+        await speaker.publish(subjects.cancel, CancelNotice(work_id))
+    await until(lambda: heard)
+    assert heard == [CancelNotice("good")]
+    assert listener.counters.broken == 1
+    (said,) = [record for record in caplog.records if record.getMessage() == "what came on the bus was not handled"]
+    assert said.exc_info is not None
+    assert said.exc_info[0] is KeyError
+
+
+async def test_a_missing_right_is_said_once(own_nats, cluster, tmp_path, caplog):
+    file = tmp_path / "rights.conf"
+    file.write_text('authorization { users: [{user: u, password: p, permissions: {publish: "other.>"}}] }')
+    server = own_nats("--config", str(file))
+    bus = await connect_bus(server.url.replace("://", "://u:p@"), "mute", 5.0, 10.0)
+    for _ in range(3):
+        await bus.publish(Subjects(cluster).cancel, CancelNotice("w"))
+    await bus.flush(5.0)
+    (said,) = [record for record in caplog.records if record.getMessage() == "NATS refuses"]
+    assert "permissions violation" in str(vars(said)).lower()
+    await bus.close()
+
+
 async def test_bus_comes_back_by_itself_with_its_subscriptions(own_nats, cluster):
     """Scenario 11: while NATS is away nothing is kept, so nothing piles up; then new messages flow again."""
     server = own_nats()

@@ -68,7 +68,7 @@ def started() -> Iterator[tuple[Loop, "queue.SimpleQueue[str]"]]:
     loop.start()
     yield loop, events
     loop.stop(drain_s=0)
-    assert not loop.alive
+    assert "engine" not in {thread.name for thread in threading.enumerate()}
 
 
 def take(events: "queue.SimpleQueue[str]", count: int) -> list[str]:

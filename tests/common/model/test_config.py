@@ -106,6 +106,8 @@ def test_a_missing_field_is_named(field: str) -> None:
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"holds no config\.json"):
         read_model_config(tmp_path)
+    with pytest.raises(CheckpointError, match=r"model\.path = x+: File name too long"):  # stands for all that forbid it
+        read_model_config(Path("x" * 300))
     for content in ("{", "[]", "\xff"):
         (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
         with pytest.raises(CheckpointError, match=r"config\.json"):

@@ -1,6 +1,10 @@
 """A pod is live and ready when all of its instances are."""
 
+import os
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,3 +51,24 @@ def test_who_does_not_answer_is_neither(instances: list[Instance]) -> None:
         address = f"127.0.0.1:{gone.getsockname()[1]}"
     pod = pod_probes([instances[0].address, address])
     assert (pod.live(), pod.ready()) == (False, False)
+
+
+def test_a_proxy_is_not_asked(instances: list[Instance]) -> None:
+    said = "from common.worker.pod_probes import pod_probes; import sys; sys.exit(not pod_probes(sys.argv[1:]).live())"
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:1", "no_proxy": ""}
+    subprocess.run([sys.executable, "-c", said, instances[0].address], env=environment, check=True)
+
+
+def test_what_is_no_answer_is_a_no() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as odd:
+        pod = pod_probes([f"127.0.0.1:{odd.getsockname()[1]}"])
+
+        def babble() -> None:
+            connection, _ = odd.accept()
+            with connection:
+                connection.sendall(b"junk\r\n\r\n")
+
+        babbling = threading.Thread(target=babble)
+        babbling.start()
+        assert not pod.live()
+        babbling.join(10)

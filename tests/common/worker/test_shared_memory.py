@@ -47,6 +47,17 @@ def test_segments_stay_while_their_process_lives_and_go_after_it_was_killed(shm:
     assert [file.name for file in shm.iterdir()] == ["nvshmem"]
 
 
+def test_a_process_that_closes_another_file_meanwhile_keeps_its_own(shm: Path) -> None:
+    """This one does: it lists its descriptors by one that is closed when the links are read."""
+    held = shm / "ucx_shm_posix_2"
+    with held.open("wb") as file:
+        file.write(b"x")
+        file.flush()
+        assert clear_left_over(shm) == 0
+    assert held.exists()
+    assert clear_left_over(shm) == 1
+
+
 def test_a_process_that_cannot_be_looked_into_keeps_nothing_back(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shm / "left").write_bytes(b"x")
 

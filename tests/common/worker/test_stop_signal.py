@@ -18,19 +18,16 @@ async def stop():
         signal.signal(number, handler)
 
 
-async def send(number: signal.Signals) -> None:
-    os.kill(os.getpid(), number)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0.01)  # the loop hears of it through a pipe
-
-
 async def test_the_same_signal_again_means_at_once(stop) -> None:
-    await send(signal.SIGINT)
-    assert stop.asked.is_set()
-    await send(signal.SIGTERM)  # the pod's, which follows a terminal's
-    assert not stop.at_once.is_set()
-    await send(signal.SIGTERM)
-    assert stop.at_once.is_set()
+    async with asyncio.timeout(10):
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.asked.wait()
+        os.kill(os.getpid(), signal.SIGTERM)  # the pod's, which follows a terminal's
+        while signal.SIGTERM not in stop.seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert not stop.at_once.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.at_once.wait()
 
 
 async def test_what_is_waited_for_is_given_or_given_up() -> None:

@@ -110,3 +110,16 @@ async def test_a_refusal_is_said_once_and_names_the_field(caplog) -> None:
     await known.meet([])
     await known.meet([record("p-0", 1)])
     assert len([one for one in caplog.records if one.getMessage() == "prefill cannot be read from"]) == 2
+
+
+async def test_who_was_refused_and_leaves_or_moves_leaves_no_connection_behind() -> None:
+    reads = Reads()
+    reads.refusals = 3
+    known = Acquaintances(reads, ManualClock())  # type: ignore[arg-type]
+    await known.meet([record("p-0", 1, port=7), record("p-1", 2, port=8)])
+    assert reads.hung_up == []
+    await known.meet([record("p-1", 3, port=9)])
+    assert reads.hung_up == ["127.0.0.1:7", "127.0.0.1:8"]
+    await known.meet([record("p-1", 4, port=9)])
+    assert reads.greeted == [source("p-1", 4, port=9)]
+    assert reads.hung_up == ["127.0.0.1:7", "127.0.0.1:8"]

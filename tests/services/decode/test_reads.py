@@ -1,7 +1,7 @@
 """Transfers that end before they have begun."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import grpc
 
@@ -14,6 +14,7 @@ from common.telemetry.trace import continued, tracing
 from common.transfer.target import TransferTarget
 from protos import engine_pb2, engine_pb2_grpc
 from services.decode.reads import Reads, Wanted
+from tests.fakes.cluster import until
 
 COMPATIBILITY = Compatibility("fp", "contract", "float32", 16, 3, 96, 1)
 
@@ -78,12 +79,6 @@ class Reader:
         self.reads.ended(work_id, error)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 async def test_a_channel_that_was_hung_up_lives_as_long_as_its_transfers() -> None:
     servicer, server = Greeting(), grpc.aio.server()
     engine_pb2_grpc.add_PrefillServicer_to_server(servicer, server)
@@ -93,14 +88,14 @@ async def test_a_channel_that_was_hung_up_lives_as_long_as_its_transfers() -> No
     reads = reader.reads = Reads("d0", COMPATIBILITY, reader, 30.0, lambda *_: None)  # type: ignore[arg-type]
     with tracing(trace := continued(None)):
         reads.start(Wanted("w", source, 0, (0,), ()))
-    await until(lambda: reader.started == ["w"])
+    await until(lambda: reader.started == ["w"], 20.0)
     assert servicer.traceparents == [trace.header()]
     await reads.hang_up(source.address)
     await reads.acquaint(source)  # on a new channel, while the old one serves its transfer
     assert len(set(servicer.connections)) == 2
     assert len(reads) == 1
     servicer.finish.set()
-    await until(lambda: not len(reads))
+    await until(lambda: not len(reads), 20.0)
     await reads.acquaint(source)
     assert len(servicer.connections) == 3
     assert len(set(servicer.connections)) == 2
