@@ -64,10 +64,12 @@ class Core:
                 yield delta
         finally:
             journey.cancel("the client left")
-            await journey.ended()
-            del self._live[request_id]
-            if not self._live:
-                self._idle.set()
+            try:
+                await journey.ended()
+            finally:
+                del self._live[request_id]
+                if not self._live:
+                    self._idle.set()
 
     async def cancel(self, request_id: str) -> CancelOutcome:
         """End a request here or at another replica.

@@ -130,6 +130,26 @@ async def test_a_slow_reader_within_the_bound_gets_everything_in_larger_pieces()
         assert len(deltas) < 200
 
 
+@pytest.mark.parametrize("between", range(4))
+async def test_a_second_cancellation_of_who_reads_leaves_nothing_live(between):
+    async with FakeCluster() as cluster:
+        slow_steps(cluster)
+
+        async def read() -> None:
+            async for _ in cluster.replica.core.generate(ask(max_tokens=500)):
+                pass
+
+        reading = asyncio.create_task(read())
+        await until(lambda: bool(cluster.decodes["d0"].works))
+        reading.cancel()
+        for _ in range(between):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait({reading})
+        assert reading.cancelled()
+        await cluster.idle()
+
+
 @asynccontextmanager
 async def replicas(nats_url, cluster_name, count):
     """Schedulers of one cluster, each with workers of its own and a connection to NATS."""
