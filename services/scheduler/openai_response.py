@@ -101,10 +101,10 @@ def error_object(error: TandemError) -> dict[str, Any]:
     return _error(str(error), kind, param, error.reason.lower())
 
 
-def no_route_object(method: str, path: str, status: int) -> dict[str, Any]:
-    """For a request that is no call of ours: 404 for its path, 405 for its method."""
-    code = "method_not_allowed" if status == HTTPStatus.METHOD_NOT_ALLOWED else "not_found"
-    return _error(f"{method} {path}: {code.replace('_', ' ')}", "invalid_request_error", None, code)
+def http_error_object(method: str, path: str, status: int) -> dict[str, Any]:
+    """For a request that is no call of ours, such as 404 for its path or 405 for its method."""
+    phrase = HTTPStatus(status).phrase.lower()
+    return _error(f"{method} {path}: {phrase}", "invalid_request_error", None, phrase.replace(" ", "_"))
 
 
 def _error(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """OpenAI's calls over real HTTP: streams, usage, errors, disconnects."""
 
 import asyncio
+import gzip
 import json
 import re
+import zlib
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from common.rpc.channel import MAX_MESSAGE_BYTES
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.openai_request import ABSENT, CHAT_ONLY, COMMON, COMPLETION_ONLY, IGNORED
 from services.scheduler.settings import AdmissionPolicy
@@ -220,6 +223,77 @@ async def test_a_body_that_cannot_be_read_is_the_clients_fault(raw, content_type
         async with session.post("/v1/completions", data=raw, headers=headers) as response:
             assert response.status == 400
             assert (await response.json())["error"]["param"] == param
+
+
+GOOD = json.dumps({"prompt": "hi", "max_tokens": 3}).encode()
+
+
+@pytest.mark.parametrize(
+    ("coding", "raw", "param"),
+    [
+        ("gzip", GOOD, "body"),
+        ("deflate", GOOD, "body"),
+        ("gzip", gzip.compress(GOOD)[:-9], "body"),
+        ("gzip", gzip.compress(b" " * (MAX_MESSAGE_BYTES + 1)), "body"),
+        ("gzip", b"", "body"),
+        ("br", GOOD, "Content-Encoding"),
+        ("zstd", GOOD, "Content-Encoding"),
+        ("gzip, gzip", GOOD, "Content-Encoding"),
+    ],
+)
+async def test_a_body_that_cannot_be_inflated_is_the_clients_fault(coding, raw, param, caplog):
+    async with edge() as (_, session):
+        headers = {"Content-Encoding": coding}
+        async with session.post("/v1/completions", data=raw, headers=headers) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+        async with session.post("/v1/completions", data=GOOD) as response:  # the connection is none the worse
+            assert response.status == 200
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("coding", "raw"),
+    [
+        ("gzip", gzip.compress(GOOD)),
+        ("GZIP", gzip.compress(GOOD)),
+        ("deflate", zlib.compress(GOOD)),
+        ("identity", GOOD),
+    ],
+)
+async def test_a_compressed_body_is_read(coding, raw):
+    async with edge() as (_, session):
+        headers = {"Content-Encoding": coding}
+        async with session.post("/v1/completions", data=raw, headers=headers) as response:
+            assert (await response.json())["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("given", ["mine", ""])
+async def test_a_fault_of_ours_is_said_with_the_requests_id(given, caplog):
+    async with edge() as (cluster, session):
+
+        def broken(_name):
+            raise KeyError("lost")
+
+        cluster.replica.core.model = broken
+        headers = {"X-Request-Id": given} if given else {}
+        async with session.post("/v1/chat/completions", json=CHAT, headers=headers) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"], error["code"]) == (500, "server_error", "internal")
+        named = response.headers["X-Request-Id"]
+        assert named == given or (not given and named.startswith("req-"))
+        assert named in error["message"]
+        assert "lost" not in error["message"]
+    (said,) = [one for one in caplog.records if one.exc_info]
+    assert isinstance(said.exc_info[1], KeyError)
+
+
+async def test_an_expectation_that_is_none_is_refused_like_the_rest():
+    async with edge() as (_, session):
+        async with session.post("/v1/completions", data=GOOD, headers={"Expect": "miracles"}) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (417, "expectation_failed")
+        async with session.post("/v1/completions", data=GOOD, expect100=True) as response:
+            assert response.status == 200
 
 
 async def test_shedding_says_when_to_retry():
