@@ -6,7 +6,7 @@ import secrets
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from common.errors import InternalError, Overloaded, TandemError
+from common.errors import ComeBack, InternalError, TandemError
 from common.telemetry.logs import get_log
 from services.scheduler.openai_response import error_object, http_error_object
 
@@ -17,7 +17,7 @@ log = get_log(__name__)
 
 def refusal(error: TandemError) -> web.Response:
     headers = {}
-    if isinstance(error, Overloaded):
+    if isinstance(error, ComeBack):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     return web.json_response(error_object(error), status=error.http_status, headers=headers)
 

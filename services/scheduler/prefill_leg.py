@@ -32,7 +32,7 @@ class PrefillLeg:
         """Choose an instance and book it; `run` follows.
 
         Raises:
-            Overloaded, InvalidInput: none can take it now, or ever.
+            NoInstance, InvalidInput: none can take it now, or ever.
         """
         fleet, policy = self._around.fleet, self._around.settings.placement
         tokens = len(self._work.token_ids)

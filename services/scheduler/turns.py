@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from common.clock import Clock
-from common.errors import DeadlineExceeded, Overloaded
+from common.errors import ComeBack, DeadlineExceeded, NoInstance, Overloaded
 from services.scheduler.admission import Backlog, admit, may_dispatch
 from services.scheduler.fair_queue import FairQueue
 from services.scheduler.fleet import Fleet
@@ -56,6 +56,7 @@ class Turns:
 
         Raises:
             Overloaded: shed on arrival, displaced by a tenant that waits less, or not reached in time.
+            NoInstance: not reached in time, since nobody of a role was ready.
             DeadlineExceeded: its own time was shorter.
         """
         now_s = self._clock.now_s()
@@ -74,9 +75,7 @@ class Turns:
             self._abandon(tenant, turn)
             if budget_s is not None and budget_s <= self._policy.max_wait_s:
                 raise DeadlineExceeded("the deadline passed before its turn came") from error
-            missing = [role for role, one in (("prefill", prefill), ("decode", decode)) if not one]
-            what = f"no {missing[0]} instance" if missing else "its turn did not come"
-            raise Overloaded(f"{what} in {self._policy.max_wait_s:g} s", self._policy.retry_after_s) from error
+            raise self._not_reached() from error
         except BaseException:
             self._abandon(tenant, turn)
             raise
@@ -108,6 +107,15 @@ class Turns:
                 turn.granted_s = self._clock.now_s()
                 turn.granted.set_result(None)
         self._pumping = False
+
+    def _not_reached(self) -> ComeBack:
+        """Why a turn did not come within the longest wait."""
+        waited = f"in {self._policy.max_wait_s:g} s"
+        roles = (("prefill", self._fleet.prefill_states()), ("decode", self._fleet.decode_states()))
+        for role, states in roles:
+            if not states:
+                return NoInstance(f"no {role} instance {waited}", self._policy.retry_after_s)
+        return Overloaded(f"its turn did not come {waited}", self._policy.retry_after_s)
 
     def _backlog(self, tenant: str) -> Backlog:
         return Backlog(

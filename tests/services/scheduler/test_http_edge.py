@@ -307,6 +307,16 @@ async def test_shedding_says_when_to_retry():
         assert (await response.json())["error"]["code"] == "overloaded"
 
 
+async def test_an_outage_is_no_overload_and_says_when_to_retry():
+    async with edge(admission=AdmissionPolicy(max_wait_s=0.2)) as (cluster, session):
+        await cluster.decodes["d0"].kill()
+        await until(lambda: not cluster.replica.fleet.ready("decode"))
+        async with session.post("/v1/chat/completions", json=CHAT) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"], error["code"]) == (503, "server_error", "no_instance")
+        assert int(response.headers["Retry-After"]) >= 1
+
+
 async def test_a_disconnect_cancels():
     async with edge("hello world " * 300) as (cluster, session):
         cluster.decodes["d0"].step_s = 0.02
