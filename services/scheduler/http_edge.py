@@ -24,9 +24,11 @@ from services.scheduler.http_errors import REQUEST_ID, errors_as_json, expected,
 from services.scheduler.openai_request import OpenAiRequest, chat_request, completion_request, in_body
 from services.scheduler.openai_response import (
     Heading,
+    Spelling,
     Whole,
     chunk_object,
     error_object,
+    model_object,
     sse,
     usage_chunk,
     whole_object,
@@ -50,6 +52,7 @@ class HttpEdge:
         application.router.add_post("/v1/chat/completions", self._chat, expect_handler=expected)
         application.router.add_post("/v1/completions", self._completions, expect_handler=expected)
         application.router.add_get("/v1/models", self._models)
+        application.router.add_get("/v1/models/{model:.+}", self._model)  # names may have slashes
         application.router.add_get("/health", self._health)
         # Bodies are inflated by us, so that what is wrong with one is said as every other refusal is.
         self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, auto_decompress=False)
@@ -78,9 +81,14 @@ class HttpEdge:
         return await self._answer(http, completion_request, chat=False)
 
     async def _models(self, _http: web.Request) -> web.Response:
-        info = self._core.model("")
-        entry = {"id": info.model, "object": "model", "created": self._started_s, "owned_by": "tandem"}
-        return web.json_response({"object": "list", "data": [entry | {"max_model_len": info.context_tokens}]})
+        entry = model_object(self._core.model(""), self._started_s)
+        return web.json_response({"object": "list", "data": [entry]})
+
+    async def _model(self, http: web.Request) -> web.Response:
+        try:
+            return web.json_response(model_object(self._core.model(http.match_info["model"]), self._started_s))
+        except TandemError as error:
+            return refusal(error)
 
     async def _health(self, _http: web.Request) -> web.Response:
         return web.Response(status=200 if self._ready() else 503)
@@ -93,7 +101,7 @@ class HttpEdge:
             body = await json_body(http)
             asked, understood = read(body), body
             request = replace(asked.request, request_id=http.headers.get(REQUEST_ID, ""))
-            heading = Heading(chat, self._core.model("").model, int(time.time()), self._spell)
+            heading = Heading(chat, self._core.model("").model, int(time.time()), Spelling(self._spell))
             async with aclosing(self._core.generate(request, traceparent=http.headers.get(HEADER))) as deltas:
                 first = await anext(deltas)
                 if asked.stream:
@@ -127,7 +135,13 @@ class HttpEdge:
             nonlocal usage
             usage = delta.usage or usage
             with_logprobs = asked.request.logprobs is not None
-            chunk = chunk_object(heading, delta, first=delta.choice not in seen, with_logprobs=with_logprobs)
+            chunk = chunk_object(
+                heading,
+                delta,
+                first=delta.choice not in seen,
+                with_logprobs=with_logprobs,
+                usage_follows=asked.include_usage,
+            )
             seen.add(delta.choice)
             await response.write(sse(chunk))
 

@@ -76,6 +76,7 @@ async def test_a_chat_as_a_stream_with_usage():
         assert len({chunk["id"] for chunk in chunks}) == 1
         assert chunks[-1]["choices"] == []
         assert chunks[-1]["usage"]["completion_tokens"] == 2 * (len(spelled(SAID)) + 1)
+        assert all(chunk["usage"] is None for chunk in chunks[:-1])
         for index in (0, 1):
             mine = [c["choices"][0] for c in chunks[:-1] if c["choices"][0]["index"] == index]
             assert "".join(choice["delta"].get("content", "") for choice in mine) == SAID
@@ -92,6 +93,24 @@ async def test_completions(prompt):
         assert answer["choices"][0]["text"] == b"".join(map(TOKENIZER.token_bytes, spelled(SAID)[:3])).decode()
         assert answer["choices"][0]["finish_reason"] == "length"
         assert len(answer["choices"][0]["logprobs"]["tokens"]) == 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_offsets_are_where_in_the_text_a_tokens_first_character_is(stream):
+    async with edge() as (_, session):
+        body = {"prompt": "hi", "max_tokens": 50, "logprobs": 0, "n": 2, "stream": stream}
+        async with session.post("/v1/completions", json=body) as response:
+            if stream:
+                answers = [json.loads(line) for line in (await events(response))[:-1]]
+                assert not any("usage" in answer for answer in answers)
+            else:
+                answers = [await response.json()]
+    for index in (0, 1):
+        mine = [c["logprobs"] for answer in answers for c in answer["choices"] if c["index"] == index and c["logprobs"]]
+        offsets = [offset for logprobs in mine for offset in logprobs["text_offset"]]
+        spellings = [TOKENIZER.token_bytes(token_id) for token_id in [*spelled(SAID), EOS_ID]]
+        before = [b"".join(spellings[:i]).decode(errors="ignore") for i in range(len(spellings))]
+        assert offsets == [len(text) for text in before]
 
 
 BAD = [
@@ -120,6 +139,7 @@ BAD = [
     (CHAT | {"tools": [{}]}, 400, "tools"),
     (CHAT | {"frobnicate": 1}, 400, "frobnicate"),
     (CHAT | {"echo": 0}, 400, "echo"),
+    (CHAT | {"skip_special_tokens": False}, 400, "skip_special_tokens"),
     (CHAT | {"top_logprobs": 3}, 400, "top_logprobs"),
     (CHAT | {"top_logprobs": False}, 400, "top_logprobs"),
     (CHAT | {"logprobs": True, "top_logprobs": -1}, 400, "top_logprobs"),
@@ -339,7 +359,14 @@ async def test_an_error_in_the_middle_ends_the_stream_without_done():
 async def test_models_and_health_and_request_ids():
     async with edge() as (_, session):
         async with session.get("/v1/models") as response:
-            assert [one["id"] for one in (await response.json())["data"]] == ["tiny"]
+            (listed,) = (await response.json())["data"]
+            assert (listed["id"], listed["object"]) == ("tiny", "model")
+        async with session.get("/v1/models/tiny") as response:
+            assert await response.json() == listed
+        for other in ("gpt", "org/gpt"):
+            async with session.get(f"/v1/models/{other}") as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["param"], error["code"]) == (404, "model", "unknown_model")
         async with session.get("/health") as response:
             assert response.status == 200
         async with session.post("/v1/chat/completions", json=CHAT, headers={"X-Request-Id": "mine"}) as response:
