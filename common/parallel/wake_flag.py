@@ -12,19 +12,6 @@ class WakeFlag(Protocol):
     def is_raised_for(self, step: int) -> bool: ...
 
 
-class InProcessWakeFlag:
-    """Shared by the ranks of one process."""
-
-    def __init__(self) -> None:
-        self._raised: set[int] = set()
-
-    def raise_for(self, step: int) -> None:
-        self._raised.add(step)
-
-    def is_raised_for(self, step: int) -> bool:
-        return step in self._raised
-
-
 class StoreWakeFlag:
     """In the key-value store at which the group's ranks met; ranks poll it while parked.
 

@@ -33,8 +33,3 @@ class Keys:
     def index_prefix(self) -> str:
         """Followed by `instance:incarnation`: the set of chain hashes of its cached blocks."""
         return f"tandem:{self.cluster}:{{index}}:blocks:"
-
-    @property
-    def expert_placement(self) -> str:
-        """Hash: version and document."""
-        return f"tandem:{self.cluster}:expert-placement"

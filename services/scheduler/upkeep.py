@@ -15,7 +15,7 @@ READINESS_INTERVAL_S = 0.1
 
 async def keep_up(replica: Replica, links: Links, health: Health) -> None:
     """Until cancelled. Ends by itself only by a fault of ours, and then the process is to end."""
-    await Hearing(replica.fleet, replica.membership).begin(links.bus, links.subjects)
+    await Hearing(replica.fleet, replica.membership, replica.around.metrics).begin(links.bus, links.subjects)
     await share_cancels(replica, links.bus, links.subjects)
     await share_explanations(replica, links.bus, links.subjects)
     async with asyncio.TaskGroup() as group:

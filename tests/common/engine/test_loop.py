@@ -14,7 +14,7 @@ from common.errors import Draining, InternalError, InvalidInput, TandemError
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.step_gate import LockStepGate
 from common.parallel.waits import Waits
-from common.parallel.wake_flag import InProcessWakeFlag
+from tests.fakes.wake_flag import InProcessWakeFlag
 
 WAIT_S = 10.0
 REST_S = 1.0  # EngineLoop's own

@@ -5,10 +5,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from common.errors import DependencyUnavailable, InvalidInput, WorkerLost
+from common.errors import DependencyUnavailable, WorkerLost
 from common.state.connect import connect_redis
-from common.state.keys import Keys
-from common.state.placement_document import PlacementDocument, PlacementStore
 from common.state.worker_leases import LeaseKeeper, WorkerLeases, WorkerRecord
 
 RECORD = WorkerRecord("p-0", "prefill", "p", "127.0.0.1:5000", 2**62 + 1)
@@ -122,14 +120,3 @@ async def test_absent_redis_is_a_bounded_wait_that_says_so(caplog):
         await connect_redis("redis://127.0.0.1:1/0", timeout_s=1.0, within_s=0.3)
     assert time.monotonic() - started_s < 5
     assert "waiting for Redis" in caplog.text
-
-
-async def test_lower_placement_version_is_refused(redis):
-    store = PlacementStore(redis, Keys("placement"))
-    assert await store.get() is None
-    await store.put(PlacementDocument(3, {"layers": [[0, 1]]}))
-    for version in (3, 2):
-        with pytest.raises(InvalidInput, match="must be above 3"):
-            await store.put(PlacementDocument(version, {}))
-    await store.put(PlacementDocument(10, {"layers": [[1, 0]]}))
-    assert await store.get() == PlacementDocument(10, {"layers": [[1, 0]]})
