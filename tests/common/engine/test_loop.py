@@ -135,6 +135,27 @@ def test_a_resting_engine_hears_its_group() -> None:
     loop.stop(drain_s=0)
 
 
+def test_a_group_that_stays_idle_is_watched_and_not_looked_at() -> None:
+    """128 instances that look every few milliseconds would keep the store of their flags busy."""
+    flag = InProcessWakeFlag()
+    engine = CountingEngine()
+    gate = LockStepGate(SchedulePolicy(2), flag)
+    engine.gate = gate
+    watched = threading.Event()
+    engine.gate.watch = lambda call: (LockStepGate.watch(gate, call), watched.set())  # type: ignore[method-assign]
+    loop: Loop = EngineLoop(engine, lambda batch: None, MonotonicClock(), name="engine", rest_s=10 * WAIT_S)
+    loop.start()
+    assert watched.wait(WAIT_S)
+    looks, steps_tried = flag.looks, engine.looks
+    time.sleep(0.3)  # time for sixty looks
+    assert flag.looks <= looks + 1
+    flag.raise_for(0)
+    deadline_s = time.monotonic() + WAIT_S
+    while engine.looks == steps_tried:
+        assert time.monotonic() < deadline_s
+    loop.stop(drain_s=0)
+
+
 def test_progress_stands_still_while_a_step_hangs(started) -> None:
     loop, events = started
     entered, hang = threading.Event(), threading.Event()
