@@ -8,7 +8,9 @@
     │   ├── CheckpointError
     │   └── Incompatible        two sides differ in a named field
     ├── Refused                 nothing is wrong with the request, but it is not taken now
-    │   ├── Overloaded          carries when to retry
+    │   ├── ComeBack            carries when to retry
+    │   │   ├── Overloaded      capacity is spent
+    │   │   └── NoInstance      an outage: none of a role is ready
     │   └── Draining
     ├── Interrupted             work was begun and ended early
     │   ├── Cancelled
@@ -134,12 +136,10 @@ class Refused(TandemError):
     http_status = 503
 
 
-class Overloaded(Refused):
-    """Capacity is spent. `retry_after_s` is when a retry has a chance."""
+class ComeBack(Refused):
+    """A refusal that knows when a retry has a chance: in `retry_after_s`."""
 
-    reason = "OVERLOADED"
-    grpc_code = GrpcCode.RESOURCE_EXHAUSTED
-    http_status = 429
+    reason = "COME_BACK"
 
     def __init__(self, what: str, retry_after_s: float) -> None:
         self.what, self.retry_after_s = what, retry_after_s
@@ -147,6 +147,20 @@ class Overloaded(Refused):
 
     def details(self) -> dict[str, str]:
         return {"what": self.what, "retry_after_s": f"{self.retry_after_s:.3f}"}
+
+
+class Overloaded(ComeBack):
+    """Capacity is spent."""
+
+    reason = "OVERLOADED"
+    grpc_code = GrpcCode.RESOURCE_EXHAUSTED
+    http_status = 429
+
+
+class NoInstance(ComeBack):
+    """Nobody of a role that the request needs is ready: an outage, not load."""
+
+    reason = "NO_INSTANCE"
 
 
 class Draining(Refused):

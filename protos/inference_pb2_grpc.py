@@ -93,7 +93,8 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why a recent request was placed where it was, and where its time went.
+        """Why a recent request was placed where it was, and where its time went, whichever replica served it.
+        INVALID_ARGUMENT: no replica that answered knows it. UNAVAILABLE: not here, and the others cannot be asked now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

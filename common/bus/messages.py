@@ -66,8 +66,42 @@ class RequestCancelAnswer:
     found: bool
 
 
-Message = LoadReport | CancelNotice | DrainNotice | HoldNotice | RequestCancel | RequestCancelAnswer
-M = TypeVar("M", LoadReport, CancelNotice, DrainNotice, HoldNotice, RequestCancel, RequestCancelAnswer)
+@dataclass(frozen=True, slots=True)
+class ExplanationQuestion:
+    """Somebody asks why a recent request went as it did, and not the scheduler that served it. Every one answers."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationAnswer:
+    """What this scheduler knows of it: an Explanation's bytes in base64, or nothing."""
+
+    scheduler: str
+    explanation: str
+
+
+Message = (
+    LoadReport
+    | CancelNotice
+    | DrainNotice
+    | HoldNotice
+    | RequestCancel
+    | RequestCancelAnswer
+    | ExplanationQuestion
+    | ExplanationAnswer
+)
+M = TypeVar(
+    "M",
+    LoadReport,
+    CancelNotice,
+    DrainNotice,
+    HoldNotice,
+    RequestCancel,
+    RequestCancelAnswer,
+    ExplanationQuestion,
+    ExplanationAnswer,
+)
 
 _JSON_TYPES: Mapping[object, tuple[type, ...]] = {
     str: (str,),

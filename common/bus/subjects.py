@@ -29,6 +29,11 @@ class Subjects:
         """A request that its client wants ended, for the scheduler that has it."""
         return f"tandem.{self.cluster}.cancel.request"
 
+    @property
+    def explain(self) -> str:
+        """A question about a recent request, for the scheduler that served it."""
+        return f"tandem.{self.cluster}.explain"
+
     def drain(self, instance: str) -> str:
         """An instance says that it takes no new work."""
         return f"tandem.{self.cluster}.drain.{_token(instance)}"

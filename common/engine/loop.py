@@ -12,8 +12,7 @@ from common.engine.step_gate import StepGate
 from common.errors import Draining, InternalError, TandemError
 from common.parallel.waits import Waits, run
 
-_LONG_IDLE_S = 10.0
-_SELDOM = 4  # a group that was idle for so long is looked at that many times less often
+_IDLE_S = 0.1  # after that a group is no longer looked at but watched; a watch costs a thread, so not for every pause
 
 Event = TypeVar("Event")
 Result = TypeVar("Result")
@@ -47,7 +46,7 @@ class EngineLoop(Generic[EngineT, Event]):
     Args:
         deliver: called on the engine thread with events in order; must only hand them on.
         poll_s: while the engine finds nothing to run, how often it looks again (leases and deadlines expire, other
-            instances of the group wake up).
+            instances of the group wake up); a group that stays idle is watched instead.
         rest_s: how often an engine without work takes an empty step all the same, which tells the instance's other
             ranks and other instances that this one lives. In between it waits for a command or the group's call.
         at_end: called on the engine thread after an ordered end.
@@ -116,7 +115,7 @@ class EngineLoop(Generic[EngineT, Event]):
         take its steps.
         """
         self._stop_at_s = self._clock.now_s() + drain_s
-        self._inbox.put(lambda: None)  # wakes a loop that waits
+        self._nudge()
         self._thread.join()
 
     @property
@@ -161,6 +160,10 @@ class EngineLoop(Generic[EngineT, Event]):
             if events:
                 self._deliver(events)
 
+    def _nudge(self) -> None:
+        """Wake the loop where it waits for a command."""
+        self._inbox.put(lambda: None)
+
     def _rests(self) -> bool:
         return not self._engine.has_work() and not self._engine.gate.called()
 
@@ -170,8 +173,10 @@ class EngineLoop(Generic[EngineT, Event]):
             return self._poll_s
         if self._engine.gate.alone:
             return self._rest_s
-        long_idle = self._clock.now_s() - self._active_s > _LONG_IDLE_S
-        return self._poll_s * (_SELDOM if long_idle else 1)
+        if self._clock.now_s() - self._active_s < _IDLE_S:
+            return self._poll_s
+        self._engine.gate.watch(self._nudge)
+        return self._rest_s
 
     def _is_over(self) -> bool:
         if self._stop_at_s is None:

@@ -1,5 +1,6 @@
 """When an instance may take its next step, and in which mode."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from common.model.batch import Schedule
@@ -20,6 +21,10 @@ class StepGate(Protocol):
 
     def called(self) -> bool:
         """A step is due, or another instance has something to run."""
+        ...
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """While parked: call `call`, on another thread, when another instance has something to run."""
         ...
 
     def wake(self) -> None:
@@ -52,6 +57,9 @@ class AloneGate:
 
     def called(self) -> bool:
         return self._awake
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """There is no other."""
 
     def wake(self) -> None:
         self._awake = True

@@ -33,7 +33,3 @@ class InProcessTransport:
         if not box:
             raise InternalError(f"rank {self._rank} receives on {channel.name} before rank {peer} has sent")
         return box.popleft()
-
-    def undelivered(self) -> int:
-        """Messages sent by any rank of the group and not received: zero between steps."""
-        return sum(len(box) for box in self._boxes.values())

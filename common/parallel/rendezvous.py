@@ -19,6 +19,8 @@ class Store(Protocol):
 
     def add(self, key: str, amount: int) -> int: ...
 
+    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
+
 
 class HostedStore(Store, Protocol):
     @property

@@ -1,9 +1,12 @@
 """One rank's passage from step to step: asks lock_step what to do, reads and raises the flag."""
 
+from collections.abc import Callable
+
 from common.parallel.heartbeat import ParkedPeers
 from common.parallel.lock_step import LockStep, Move, SchedulePolicy
 from common.parallel.schedule import Schedule
 from common.parallel.wake_flag import WakeFlag
+from common.parallel.wake_watch import WakeWatch
 
 
 class LockStepGate:
@@ -20,6 +23,7 @@ class LockStepGate:
     ) -> None:
         self._policy, self._flag, self._peers = policy, flag, peers
         self.alone = alone
+        self._watch = WakeWatch(flag)
         self._place = LockStep()
 
     @property
@@ -33,6 +37,15 @@ class LockStepGate:
     def called(self) -> bool:
         """Whether the group runs or is about to: `enter` would give a schedule."""
         return self._move(has_work=False) is Move.RUN
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """While the group is parked: call `call`, on another thread, when it is called."""
+        if self._place.parked:
+            self._watch.watch(self._place.step, call)
+
+    def dismiss(self) -> None:
+        """The group has ended, and nobody is to wait for its next step any more."""
+        self._flag.raise_for(self._place.step)
 
     def wake(self) -> None:
         """This rank has work: a parked group is to run its next step. Harmless while it runs."""

@@ -1,5 +1,8 @@
 """The public call: wire <-> plain data, both ways."""
 
+from google.protobuf.message import DecodeError
+
+from common.errors import InvalidInput
 from common.request import PositionLogprobs
 from common.rpc.convert import (
     finish_from_wire,
@@ -184,6 +187,21 @@ def explanation_to_wire(value: Explanation) -> inference_pb2.Explanation:
         for candidate in placement.candidates:
             slot.candidates.add(instance=candidate.instance, cost=candidate.cost, parts=dict(candidate.parts))
     return wire
+
+
+def explanation_to_bytes(value: Explanation) -> bytes:
+    return explanation_to_wire(value).SerializeToString()
+
+
+def explanation_from_bytes(data: bytes) -> Explanation:
+    """
+    Raises:
+        InvalidInput: they are no Explanation.
+    """
+    try:
+        return explanation_from_wire(inference_pb2.Explanation.FromString(data))
+    except DecodeError as error:
+        raise InvalidInput("Explanation", data[:40], "must be a message of this kind") from error
 
 
 def explanation_from_wire(wire: inference_pb2.Explanation) -> Explanation:

@@ -16,6 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 from common.errors import (
     Cancelled,
     CheckpointError,
+    ComeBack,
     ConfigError,
     DeadlineExceeded,
     DependencyUnavailable,
@@ -26,6 +27,7 @@ from common.errors import (
     Interrupted,
     InvalidInput,
     LeaseLost,
+    NoInstance,
     Overloaded,
     PeerDisconnected,
     Refused,
@@ -56,8 +58,8 @@ def _incompatible(message: str, d: Mapping[str, str]) -> TandemError:
     return Incompatible(d.get("field", message), d.get("ours", ""), d.get("theirs", ""))
 
 
-def _overloaded(message: str, d: Mapping[str, str]) -> TandemError:
-    return Overloaded(d.get("what", message), float(d.get("retry_after_s", "1")))
+def _come_back(kind: type[ComeBack]) -> Rebuild:
+    return lambda message, d: kind(d.get("what", message), float(d.get("retry_after_s", "1")))
 
 
 REBUILD: dict[type[TandemError], Rebuild] = {
@@ -69,7 +71,9 @@ REBUILD: dict[type[TandemError], Rebuild] = {
     CheckpointError: _from_message(CheckpointError),
     Incompatible: _incompatible,
     Refused: _from_message(Refused),
-    Overloaded: _overloaded,
+    ComeBack: _come_back(ComeBack),
+    Overloaded: _come_back(Overloaded),
+    NoInstance: _come_back(NoInstance),
     Draining: _from_message(Draining),
     Interrupted: _from_message(Interrupted),
     Cancelled: _from_message(Cancelled),
@@ -109,7 +113,7 @@ def to_status(error: TandemError) -> status_pb2.Status:
             field=error.field, description=f"{error.value}: {error.limit}", reason=error.reason
         )
         _pack(status.details.add(), error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, Overloaded):
+    if isinstance(error, ComeBack):
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         _pack(status.details.add(), error_details_pb2.RetryInfo(retry_delay=delay))

@@ -44,7 +44,8 @@ class TimedInference:
 
     async def ready(self, timeout_s: float) -> None:
         """Wait for the connection, so that the first request does not pay for it. Raises TimeoutError."""
-        await asyncio.wait_for(self._channel.channel_ready(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._channel.channel_ready()
 
     async def generate(self, request: bytes, timeout_s: float | None) -> AsyncIterator[Stamped]:
         """Yields (monotonic seconds, serialised delta). Leaving the iteration early cancels the request."""

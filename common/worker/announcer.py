@@ -9,9 +9,11 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from common.bus.connection import Bus
+from common.bus.exported import ExportedBus
 from common.bus.load_reporter import LoadReporter
 from common.bus.messages import CancelNotice, DrainNotice
 from common.bus.subjects import Subjects
@@ -23,6 +25,7 @@ from common.state.index_publisher import IndexPublisher
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
 from common.state.worker_leases import LeaseKeeper, WorkerLeases, WorkerRecord
+from common.telemetry.families import LABELS
 from common.telemetry.worker_metrics import WorkerMetrics
 from common.worker.dependencies import require_addresses, wait_for_nats, wait_for_redis
 from common.worker.rank_main import RankContext
@@ -34,6 +37,7 @@ class ClusterAnnouncer:
     """One instance's voice.
 
     Args:
+        registry: where the connection to NATS shows what it counted, once there is one.
         engine: asked on its own thread for load and cache.
         cancel: somebody says that this work is not wanted any more.
     """
@@ -43,12 +47,14 @@ class ClusterAnnouncer:
         context: RankContext,
         engine: EngineLoop[Any, Any],
         metrics: WorkerMetrics,
+        registry: CollectorRegistry,
         cancel: Callable[[str], object],
     ) -> None:
         require_addresses(("redis.url", context.config.redis.url), ("nats.url", context.config.nats.url))
         self._context = context
         self._engine = engine
         self._metrics = metrics
+        self._registry = registry
         self._cancel = cancel
         self._keys = Keys(context.config.cluster)
         self._subjects = Subjects(context.config.cluster)
@@ -73,6 +79,8 @@ class ClusterAnnouncer:
         self._bus = await wait_for_nats(self._context.config.nats, name, stop)
         await self._bus.subscribe(self._subjects.cancel, CancelNotice, self._hear_cancel)
         pod = self._context.place.pod
+        values = (self._context.config.model.name, pod.role, str(self._context.place.dp_rank))
+        self._registry.register(ExportedBus(self._bus.counters, dict(zip(LABELS, values, strict=True))))
         record = WorkerRecord(name, pod.role, pod.group_name, address, incarnation)
         self._keeper = LeaseKeeper(self.leases, record, self._context.config.redis.worker_lease_s)
         self._start_task(self._keeper.run())

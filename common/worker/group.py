@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.clock import Clock
@@ -85,28 +86,37 @@ def join_group(
         gate = AloneGate(SCHEDULES[schedule])
         return RankGroup(topology, exchange(alone, placement), tensor_group(topology, alone), gate)
     store = _meet(topology, rendezvous, meet_within_s)
+
+    def connect() -> Store:
+        return connect_store(*_address(rendezvous), timeout_s=silence_s)
+
     arrival = GroupArrival(store, topology.rank, topology.world, clock)
     arrival.wait("met", meet_within_s)
     transport = GlooTransport(store, topology.rank, topology.world, name=_GROUP, host=host, timeout_s=silence_s)
+    flag = StoreWakeFlag(store, _GROUP, connect)
     peers = ParkedPeers(StoreHeartbeats(store, _GROUP, topology.instance, topology.instances), clock, silence_s)
+    lock_step = LockStepGate(POLICIES[schedule], flag, peers, alone=topology.instances == 1)
     return RankGroup(
         topology,
         exchange(transport, placement),
         tensor_group(topology, transport),
-        LockStepGate(POLICIES[schedule], StoreWakeFlag(store, _GROUP), peers, alone=topology.instances == 1),
-        GroupEnding(store, topology.instances) if topology.instances > 1 else None,
+        lock_step,
+        GroupEnding(store, topology.instances, lock_step.dismiss) if topology.instances > 1 else None,
         arrival,
         transport,
     )
 
 
 def _meet(topology: Topology, rendezvous: str, timeout_s: float) -> Store:
+    host, port = _address(rendezvous)
+    return (host_store if topology.rank == 0 else connect_store)(host, port, timeout_s=timeout_s)
+
+
+def _address(rendezvous: str) -> tuple[str, int]:
     host, _, port = rendezvous.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"rendezvous = {rendezvous}: must be host:port")
-    if topology.rank == 0:
-        return host_store(host, int(port), timeout_s=timeout_s)
-    return connect_store(host, int(port), timeout_s=timeout_s)
+    return host, int(port)
 
 
 class GroupArrival:
@@ -143,11 +153,15 @@ class GroupEnding:
     """The agreed end of a group: experts of an instance are needed until the last one has drained.
 
     One instance that drains makes all of them drain; each stays in lock-step until all have finished.
+
+    Args:
+        dismiss: nobody is to wait for the group's next step any more.
     """
 
-    def __init__(self, store: Store, instances: int) -> None:
+    def __init__(self, store: Store, instances: int, dismiss: Callable[[], None]) -> None:
         self._store = store
         self._instances = instances
+        self._dismiss = dismiss
 
     def begin(self) -> None:
         self._add("draining", 1)
@@ -169,7 +183,11 @@ class GroupEnding:
         self._add("left", 1)
 
     def all_left(self) -> bool:
-        return self._add("left", 0) >= self._instances
+        """Whether all have; then those that still wait for a step at the store's host are let go, before it ends."""
+        over = self._add("left", 0) >= self._instances
+        if over:
+            self._dismiss()
+        return over
 
     def _add(self, what: str, amount: int) -> int:
         try:

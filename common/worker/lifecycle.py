@@ -145,7 +145,8 @@ async def _watch(
             await health.set(Probe.LIVENESS, serving=not stalled)
             await health.set(Probe.READINESS, serving=not stalled)
         try:
-            await asyncio.wait_for(stop.wait(), _WATCH_INTERVAL_S)
+            async with asyncio.timeout(_WATCH_INTERVAL_S):
+                await stop.wait()
         except TimeoutError:
             continue
 

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from common.cancellation import all_ended
 from common.errors import Cancelled
 
 T = TypeVar("T")
@@ -52,4 +53,4 @@ async def unless_stopped(stop: asyncio.Event, waited_for: str, work: Coroutine[A
     finally:
         for one in (working, stopping):
             one.cancel()
-        await asyncio.wait({working, stopping})
+        await all_ended({working, stopping})

@@ -74,7 +74,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         await asyncio.to_thread(reader.close)
         exporter.close()
 
-    announcer = ClusterAnnouncer(context, loop, metrics, instance.cancel)
+    announcer = ClusterAnnouncer(context, loop, metrics, registry, instance.cancel)
     await serve_instance(
         context,
         loop,

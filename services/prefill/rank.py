@@ -78,7 +78,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         context,
         loop,
         instance,
-        ClusterAnnouncer(context, loop, metrics, instance.cancel),
+        ClusterAnnouncer(context, loop, metrics, registry, instance.cancel),
         add_servicer=lambda server: register(servicer, server),
         services=[SERVICE],
         close=close,

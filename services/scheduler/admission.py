@@ -18,6 +18,7 @@ class Backlog:
     unplaced_tokens: float  # given their turn, not yet at an instance
     unplaced: int
     on_the_way: int  # pieces of work in prefill that will need a seat at decode
+    tokens_per_s: float  # of waiting prompts that got their turn lately; infinite when not known
     residence_s: float  # from a request's turn to its end, recent average
     fullest_tenant_waiting: float  # by weight
     tenant_waiting: float  # of the arriving request's tenant, by weight
@@ -46,10 +47,14 @@ def may_dispatch(
 
 
 def predicted_wait_s(prefill: Sequence[PrefillState], decode: Sequence[DecodeState], backlog: Backlog) -> float:
-    """Until the turn of a request that arrives now: the slower of prefill's backlog and decode's seats."""
+    """Until a request that arrives now is computed: the slower of prefill's backlog and decode's seats.
+
+    What waits here goes as fast as the instances say they compute, or as turns were seen to come when that is slower:
+    other schedulers feed the same instances.
+    """
     rate = sum(state.tokens_per_s for state in prefill)
-    ahead = backlog.waiting_tokens + backlog.unplaced_tokens
-    prefill_s = (ahead + sum(state.queued_tokens for state in prefill)) / rate if rate else 0.0
+    given = backlog.unplaced_tokens + sum(state.queued_tokens for state in prefill)
+    prefill_s = given / rate + backlog.waiting_tokens / min(rate, backlog.tokens_per_s) if rate else 0.0
     seats = sum(max(0, state.max_running - state.sequences) for state in decode) - backlog.unplaced - backlog.on_the_way
     missing = backlog.waiting + 1 - seats
     total = sum(state.max_running for state in decode)
@@ -65,7 +70,7 @@ def admit(
     backlog: Backlog,
     policy: AdmissionPolicy,
 ) -> bool:
-    """Take a request that arrives now, or shed it at once with a hint when a retry has a chance.
+    """Take a request that arrives now, or shed it at once with a hint: when all that stands before it now is done.
 
     Returns:
         True when there is room; False when it takes the place of the last one of the tenant that waits most.
@@ -73,17 +78,18 @@ def admit(
     Raises:
         Overloaded
     """
-    if backlog.live >= policy.max_live:
-        raise Overloaded(f"{backlog.live} live requests, the most this replica takes", policy.retry_after_s)
     wait_s = predicted_wait_s(prefill, decode, backlog)
+    if backlog.live >= policy.max_live:
+        what = f"{backlog.live} live requests, the most this replica takes"
+        raise Overloaded(what, max(policy.retry_after_s, wait_s))
     rate = max((state.tokens_per_s for state in prefill), default=0.0)
     first_token_s = wait_s + (prompt_tokens / rate if rate and not backlog.waiting else 0.0)
     if budget_s is not None and wait_s > budget_s:
         what = f"a first token is predicted in {first_token_s:.1f} s, the deadline leaves {budget_s:.1f} s"
-        raise Overloaded(what, max(policy.retry_after_s, wait_s - budget_s))
+        raise Overloaded(what, max(policy.retry_after_s, wait_s))
     if backlog.waiting < policy.max_waiting and wait_s <= policy.max_wait_s:
         return True
     if backlog.tenant_waiting + 1 < backlog.fullest_tenant_waiting:
         return False
     what = f"{backlog.waiting} requests wait, predicted for {wait_s:.1f} s"
-    raise Overloaded(what, max(policy.retry_after_s, wait_s - policy.max_wait_s))
+    raise Overloaded(what, max(policy.retry_after_s, wait_s))

@@ -64,10 +64,12 @@ class Core:
                 yield delta
         finally:
             journey.cancel("the client left")
-            await journey.ended()
-            del self._live[request_id]
-            if not self._live:
-                self._idle.set()
+            try:
+                await journey.ended()
+            finally:
+                del self._live[request_id]
+                if not self._live:
+                    self._idle.set()
 
     async def cancel(self, request_id: str) -> CancelOutcome:
         """End a request here or at another replica.
@@ -126,11 +128,23 @@ class Core:
             waiting_tokens=turns.waiting_tokens,
         )
 
-    def explain(self, request_id: str) -> Explanation:
-        explanation = self._with.explained.get(request_id)
+    async def explain(self, request_id: str) -> Explanation:
+        """Why a recent request went as it did, served here or at another replica.
+
+        Raises:
+            InvalidInput: nobody who answered in time served it, or not lately.
+            DependencyUnavailable: it was not served here, and the others cannot be asked now.
+        """
+        explanation = self.explain_here(request_id)
+        elsewhere = self._with.around.explain_elsewhere
+        if explanation is None and elsewhere is not None:
+            explanation = await elsewhere(request_id)
         if explanation is None:
-            raise InvalidInput("request_id", request_id, "a request that ended here recently")
+            raise InvalidInput("request_id", request_id, "not among the recent requests of any replica that answered")
         return explanation
+
+    def explain_here(self, request_id: str) -> Explanation | None:
+        return self._with.explained.get(request_id)
 
     async def _begin(
         self, request: GenerateRequest, start_s: float, budget_s: float | None, trace: Trace

@@ -46,7 +46,7 @@ class DecodeLeg:
         """Choose an instance and give it the transfer; `Admitted` tells how it went.
 
         Raises:
-            Overloaded, InvalidInput: none can take it now, or ever.
+            NoInstance, Overloaded, InvalidInput: none can take it now, or ever.
             WorkerLost: the chosen one left the cluster or has no open stream.
         """
         fleet, settings = self._around.fleet, self._around.settings

@@ -41,7 +41,6 @@ class DecodeStream:
         self._attached: dict[str, Callable[[WorkEvent], None]] = {}
         self._reader: asyncio.Task[None] | None = None
         self.incarnation: int | None = None  # None while the stream is not open
-        self.unknown_events = 0  # about work that ended here first
 
     def attach(self, work_id: str, take: Callable[[WorkEvent], None]) -> None:
         """Events of this work go to `take` from now on.
@@ -88,9 +87,7 @@ class DecodeStream:
                 self._opened(batch.incarnation)
             for event in batch.events:
                 take = self._attached.get(event.work_id)
-                if take is None:
-                    self.unknown_events += 1
-                else:
+                if take is not None:  # else its work ended here first
                     take(event)
 
     def _lose(self, error: WorkerLost) -> None:

@@ -10,6 +10,7 @@ from common.engine.events import EngineLoad
 from common.telemetry.logs import get_log
 from services.scheduler.fleet import Fleet
 from services.scheduler.membership import Membership
+from services.scheduler.metrics import SchedulerMetrics
 
 log = get_log(__name__)
 
@@ -17,10 +18,10 @@ log = get_log(__name__)
 class Hearing:
     """Of each instance only the latest load counts, whatever the bus repeats or reorders."""
 
-    def __init__(self, fleet: Fleet, membership: Membership) -> None:
+    def __init__(self, fleet: Fleet, membership: Membership, metrics: SchedulerMetrics) -> None:
         self._fleet = fleet
         self._membership = membership
-        self.gate = SequenceGate()
+        self._gate = SequenceGate(metrics.load_reports_missed.inc, metrics.load_reports_refused.inc)
 
     async def begin(self, bus: Bus, subjects: Subjects) -> None:
         """
@@ -35,7 +36,7 @@ class Hearing:
         known = self._fleet.get(report.instance)
         if known is None or known.incarnation != report.incarnation:
             return  # not joined yet, or about memory that is gone
-        if self.gate.admit(report.instance, report.incarnation, report.sequence):
+        if self._gate.admit(report.instance, report.incarnation, report.sequence):
             load = engine_load(report)
             if load is not None:
                 self._fleet.report(report.instance, report.incarnation, load)

@@ -84,7 +84,7 @@ class Journey:
     async def ended(self) -> None:
         """Until nothing of it runs here."""
         if self._driver is not None:
-            await asyncio.wait({self._driver})
+            await all_ended({self._driver})
 
     async def _drive(self) -> None:
         error: TandemError | None = None

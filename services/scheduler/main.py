@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from common.bus.exported import ExportedBus
 from common.clock import MonotonicClock
 from common.config.address import host_port
 from common.config.cluster import ClusterConfig
@@ -43,6 +44,7 @@ async def serve(config: ClusterConfig, number: int) -> None:
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
     async with open_links(config, settings.name, clock, stop.asked) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
+        registry.register(ExportedBus(links.bus.counters, {"model": card.name}))
         replica.around.repeat_cancel = links.say_cancel
         links.leases.on_unreadable = replica.around.metrics.unreadable_leases.inc
         health, server = Health(), build_server()

@@ -8,6 +8,7 @@ nobody can say who has a lease, everybody stays.
 
 import asyncio
 
+from common.cancellation import all_ended
 from common.clock import Clock
 from common.errors import DependencyUnavailable, Incompatible, TandemError
 from common.kv.compatibility import check_compatible
@@ -144,7 +145,7 @@ class Membership:
     async def _forget(self, instance: str) -> None:
         peer, watcher = self._peers.pop(instance), self._watchers.pop(instance)
         watcher.cancel()
-        await asyncio.wait({watcher})
+        await all_ended({watcher})
         self._fleet.remove(instance)
         self._held_until_s = {key: until_s for key, until_s in self._held_until_s.items() if key[0] != instance}
         peer.fence("removed from the cluster")
@@ -166,7 +167,7 @@ class Membership:
         finally:
             if reader is not None:
                 reader.cancel()
-                await asyncio.wait({reader})
+                await all_ended({reader})
 
     async def _look(self, peer: Peer) -> None:
         instance, vigil = peer.known.instance, peer.vigil

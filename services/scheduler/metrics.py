@@ -37,6 +37,8 @@ class SchedulerMetrics:
     lost_cancels: Counter
     slow_readers: Counter
     unreadable_leases: Counter
+    load_reports_missed: Counter
+    load_reports_refused: Counter
 
     def count_failure(self, error: TandemError) -> None:
         self.failed[error.reason].inc()
@@ -84,4 +86,8 @@ def scheduler_metrics(registry: CollectorRegistry, model: str) -> SchedulerMetri
         lost_cancels=counter("lost_cancels", "Cancels that a worker did not answer"),
         slow_readers=counter("slow_readers", "Requests ended because the client did not read"),
         unreadable_leases=counter("unreadable_leases", "Listed records of instances that could not be read"),
+        load_reports_missed=counter(
+            "load_reports_missed", "Load reports that were sent and did not come, by their numbers"
+        ),
+        load_reports_refused=counter("load_reports_refused", "Load reports that came again, or after a later one"),
     )

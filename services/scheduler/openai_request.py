@@ -23,6 +23,7 @@ ABSENT: Absent = {
     "suffix": (None, ""),
     "best_of": (None, 1),
     "parallel_tool_calls": (None, True, False),
+    "skip_special_tokens": (None, True),
 }
 SAMPLING = {
     "temperature": float,

@@ -8,17 +8,36 @@ from typing import Any
 
 from common.errors import InvalidInput, Overloaded, TandemError
 from common.request import FinishReason, PositionLogprobs
-from common.rpc.inference_data import Delta, Usage
+from common.rpc.inference_data import Delta, ModelInfo, Usage
+from services.scheduler.detokenizer import Detokenizer
+
+
+class Spelling:
+    """Tokens of one answer as bytes, and where in its choice's text each begins."""
+
+    def __init__(self, spell: Callable[[int], bytes]) -> None:
+        self.spell = spell
+        self._texts: dict[int, tuple[Detokenizer, int]] = {}  # by choice, with its characters so far
+
+    def offsets(self, choice: int, token_ids: Sequence[int]) -> list[int]:
+        """Of the choice's next tokens, in characters; one that completes a character begins before it."""
+        detokenizer, chars = self._texts.get(choice) or (Detokenizer(self.spell), 0)
+        offsets = []
+        for token_id in token_ids:
+            offsets.append(chars)
+            chars += len(detokenizer.feed(token_id))
+        self._texts[choice] = (detokenizer, chars)
+        return offsets
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What every object of one answer says of itself. `spell` gives a token's bytes."""
+    """What every object of one answer says of itself."""
 
     chat: bool
     model: str
     created_s: int
-    spell: Callable[[int], bytes]
+    spelling: Spelling
 
     def ident(self, request_id: str) -> str:
         return f"{'chatcmpl' if self.chat else 'cmpl'}-{request_id}"
@@ -47,7 +66,7 @@ class Whole:
 def whole_object(heading: Heading, whole: Whole, *, with_logprobs: bool) -> dict[str, Any]:
     choices = []
     for index in sorted(whole.texts):
-        logprobs = _logprobs(heading, whole.logprobs[index]) if with_logprobs else None
+        logprobs = _logprobs(heading, index, whole.logprobs[index]) if with_logprobs else None
         choice = {"index": index, "logprobs": logprobs, "finish_reason": whole.finish[index].value}
         text = whole.texts[index]
         choice |= {"message": {"role": "assistant", "content": text}} if heading.chat else {"text": text}
@@ -62,9 +81,11 @@ def whole_object(heading: Heading, whole: Whole, *, with_logprobs: bool) -> dict
     }
 
 
-def chunk_object(heading: Heading, delta: Delta, *, first: bool, with_logprobs: bool) -> dict[str, Any]:
-    """One chunk of a stream; `first` of its choice."""
-    logprobs = _logprobs(heading, delta.logprobs) if with_logprobs and delta.logprobs else None
+def chunk_object(
+    heading: Heading, delta: Delta, *, first: bool, with_logprobs: bool, usage_follows: bool
+) -> dict[str, Any]:
+    """One chunk of a stream; `first` of its choice. Where usage follows in one of its own it is null here."""
+    logprobs = _logprobs(heading, delta.choice, delta.logprobs) if with_logprobs and delta.logprobs else None
     finish = None if delta.finish_reason is None else delta.finish_reason.value
     choice: dict[str, Any] = {"index": delta.choice, "logprobs": logprobs, "finish_reason": finish}
     if heading.chat:
@@ -72,11 +93,17 @@ def chunk_object(heading: Heading, delta: Delta, *, first: bool, with_logprobs: 
         choice["delta"] = role | ({"content": delta.text} if delta.text or first else {})
     else:
         choice["text"] = delta.text
-    return _chunk(heading, delta.request_id) | {"choices": [choice]}
+    chunk = _chunk(heading, delta.request_id) | {"choices": [choice]}
+    return chunk | {"usage": None} if usage_follows else chunk
 
 
 def usage_chunk(heading: Heading, request_id: str, usage: Usage) -> dict[str, Any]:
     return _chunk(heading, request_id) | {"choices": [], "usage": usage_object(usage)}
+
+
+def model_object(info: ModelInfo, created_s: int) -> dict[str, Any]:
+    entry = {"id": info.model, "object": "model", "created": created_s, "owned_by": "tandem"}
+    return entry | {"max_model_len": info.context_tokens}
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -101,10 +128,10 @@ def error_object(error: TandemError) -> dict[str, Any]:
     return _error(str(error), kind, param, error.reason.lower())
 
 
-def no_route_object(method: str, path: str, status: int) -> dict[str, Any]:
-    """For a request that is no call of ours: 404 for its path, 405 for its method."""
-    code = "method_not_allowed" if status == HTTPStatus.METHOD_NOT_ALLOWED else "not_found"
-    return _error(f"{method} {path}: {code.replace('_', ' ')}", "invalid_request_error", None, code)
+def http_error_object(method: str, path: str, status: int) -> dict[str, Any]:
+    """For a request that is no call of ours, such as 404 for its path or 405 for its method."""
+    phrase = HTTPStatus(status).phrase.lower()
+    return _error(f"{method} {path}: {phrase}", "invalid_request_error", None, phrase.replace(" ", "_"))
 
 
 def _error(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
@@ -124,7 +151,7 @@ def _chunk(heading: Heading, request_id: str) -> dict[str, Any]:
     }
 
 
-def _logprobs(heading: Heading, positions: Sequence[tuple[int, PositionLogprobs]]) -> dict[str, Any]:
+def _logprobs(heading: Heading, choice: int, positions: Sequence[tuple[int, PositionLogprobs]]) -> dict[str, Any]:
     if heading.chat:
         content = []
         for token_id, position in positions:
@@ -136,12 +163,13 @@ def _logprobs(heading: Heading, positions: Sequence[tuple[int, PositionLogprobs]
         "tokens": tokens,
         "token_logprobs": [position.chosen for _, position in positions],
         "top_logprobs": [{_text(heading, i): value for i, value in position.top} for _, position in positions],
+        "text_offset": heading.spelling.offsets(choice, [token_id for token_id, _ in positions]),
     }
 
 
 def _spelled(heading: Heading, token_id: int, logprob: float) -> dict[str, Any]:
-    return {"token": _text(heading, token_id), "logprob": logprob, "bytes": list(heading.spell(token_id))}
+    return {"token": _text(heading, token_id), "logprob": logprob, "bytes": list(heading.spelling.spell(token_id))}
 
 
 def _text(heading: Heading, token_id: int) -> str:
-    return heading.spell(token_id).decode(errors="replace")
+    return heading.spelling.spell(token_id).decode(errors="replace")

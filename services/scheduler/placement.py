@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from common.errors import InvalidInput, Overloaded
+from common.errors import InvalidInput, NoInstance
 from common.rpc.inference_data import Candidate, Placement
 
 
@@ -99,7 +99,7 @@ def place_prefill(
         excluded: instances that just failed this work; used only when nothing else is left.
 
     Raises:
-        Overloaded: there is no instance.
+        NoInstance
         InvalidInput: no instance's pool can ever hold the prompt.
     """
     states = _eligible(states, excluded, "prefill", policy)
@@ -135,7 +135,7 @@ def place_decode(
         sequence_tokens: cached tokens that the work brings along.
 
     Raises:
-        Overloaded: there is no instance, or none has room for another sequence.
+        NoInstance
         InvalidInput: no instance's pool can ever hold the sequence.
     """
     states = _eligible(states, excluded, "decode", policy)
@@ -176,5 +176,5 @@ def _eligible(
     states: Sequence[State], excluded: Collection[str], role: str, policy: PlacementPolicy
 ) -> Sequence[State]:
     if not states:
-        raise Overloaded(f"no {role} instance is ready", policy.retry_after_s)
+        raise NoInstance(f"no {role} instance is ready", policy.retry_after_s)
     return [state for state in states if state.instance not in excluded] or states

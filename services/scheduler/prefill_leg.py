@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
+from common.cancellation import all_ended
 from common.errors import Cancelled, TandemError, WorkerLost
 from common.request import Work
 from common.rpc.inference_data import Placement
@@ -31,7 +32,7 @@ class PrefillLeg:
         """Choose an instance and book it; `run` follows.
 
         Raises:
-            Overloaded, InvalidInput: none can take it now, or ever.
+            NoInstance, InvalidInput: none can take it now, or ever.
         """
         fleet, policy = self._around.fleet, self._around.settings.placement
         tokens = len(self._work.token_ids)
@@ -80,7 +81,7 @@ class PrefillLeg:
         finally:
             lost.cancel()
             run.cancel()
-            await asyncio.wait({run})
+            await all_ended({run})
         self._happen(PrefillEnded(error))
 
     async def _forward(self, peer: PrefillPeer) -> TandemError | None:

@@ -62,7 +62,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.ExplainRequest, context: grpc.aio.ServicerContext
     ) -> inference_pb2.Explanation:
         try:
-            return explanation_to_wire(self._core.explain(request.request_id))
+            return explanation_to_wire(await self._core.explain(request.request_id))
         except TandemError as error:
             await abort(context, error)
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from math import inf
 
 from common.clock import Clock
-from common.errors import DeadlineExceeded, Overloaded
-from services.scheduler.admission import Backlog, admit, may_dispatch
+from common.errors import ComeBack, DeadlineExceeded, NoInstance, Overloaded
+from services.scheduler.admission import Backlog, admit, may_dispatch, predicted_wait_s
 from services.scheduler.fair_queue import FairQueue
 from services.scheduler.fleet import Fleet
 from services.scheduler.settings import AdmissionPolicy
+from services.scheduler.turn_pace import TurnPace
 
 _RESIDENCE_WEIGHT = 0.1  # of the newest request in the moving average
 
@@ -34,7 +35,8 @@ class Turns:
         self._queue: FairQueue[Turn] = FairQueue(policy.tenant_weights)
         self._unplaced: dict[Turn, None] = {}
         self._live = 0
-        self._residence_s = 0.0
+        self._pace = TurnPace(clock)
+        self._residence_s: float | None = None  # before the first end
         self._pumping = False
         fleet.changed = self.pump
 
@@ -56,6 +58,7 @@ class Turns:
 
         Raises:
             Overloaded: shed on arrival, displaced by a tenant that waits less, or not reached in time.
+            NoInstance: not reached in time, since nobody of a role was ready.
             DeadlineExceeded: its own time was shorter.
         """
         now_s = self._clock.now_s()
@@ -67,6 +70,8 @@ class Turns:
         self._live += 1
         self._queue.push(tenant, priority, tokens * choices, turn)
         self.pump()
+        if self._queue:
+            self._pace.waits()
         try:
             async with asyncio.timeout(min(self._policy.max_wait_s, inf if budget_s is None else budget_s)):
                 await turn.granted
@@ -74,9 +79,7 @@ class Turns:
             self._abandon(tenant, turn)
             if budget_s is not None and budget_s <= self._policy.max_wait_s:
                 raise DeadlineExceeded("the deadline passed before its turn came") from error
-            missing = [role for role, one in (("prefill", prefill), ("decode", decode)) if not one]
-            what = f"no {missing[0]} instance" if missing else "its turn did not come"
-            raise Overloaded(f"{what} in {self._policy.max_wait_s:g} s", self._policy.retry_after_s) from error
+            raise self._not_reached() from error
         except BaseException:
             self._abandon(tenant, turn)
             raise
@@ -92,12 +95,16 @@ class Turns:
         self._unplaced.pop(turn, None)
         self._live -= 1
         resided_s = self._clock.now_s() - turn.granted_s
-        self._residence_s += _RESIDENCE_WEIGHT * (resided_s - self._residence_s)
+        before_s = resided_s if self._residence_s is None else self._residence_s
+        self._residence_s = before_s + _RESIDENCE_WEIGHT * (resided_s - before_s)
         self.pump()
 
     def pump(self) -> None:
         """Let go what may go."""
-        if self._pumping or not self._queue:
+        if self._pumping:
+            return
+        if not self._queue:
+            self._pace.nobody_waits()
             return
         self._pumping = True
         prefill, decode = self._fleet.prefill_states(), self._fleet.decode_states()
@@ -107,7 +114,20 @@ class Turns:
                 self._unplaced[turn] = None
                 turn.granted_s = self._clock.now_s()
                 turn.granted.set_result(None)
+                self._pace.granted(turn.tokens * turn.choices)
+        if not self._queue:
+            self._pace.nobody_waits()
         self._pumping = False
+
+    def _not_reached(self) -> ComeBack:
+        """Why a turn did not come within the longest wait."""
+        waited = f"in {self._policy.max_wait_s:g} s"
+        prefill, decode = self._fleet.prefill_states(), self._fleet.decode_states()
+        if not prefill or not decode:
+            role = "decode" if prefill else "prefill"
+            return NoInstance(f"no {role} instance {waited}", self._policy.retry_after_s)
+        wait_s = predicted_wait_s(prefill, decode, self._backlog(""))
+        return Overloaded(f"its turn did not come {waited}", max(self._policy.retry_after_s, wait_s))
 
     def _backlog(self, tenant: str) -> Backlog:
         return Backlog(
@@ -117,7 +137,8 @@ class Turns:
             unplaced_tokens=sum(turn.tokens * turn.choices for turn in self._unplaced),
             unplaced=sum(turn.choices for turn in self._unplaced),
             on_the_way=self._fleet.on_the_way,
-            residence_s=self._residence_s,
+            tokens_per_s=self._pace.tokens_per_s,
+            residence_s=self._residence_s or 0.0,
             fullest_tenant_waiting=self._queue.count(self._queue.longest_tenant()) if self._queue else 0.0,
             tenant_waiting=self._queue.count(tenant),
         )

@@ -8,14 +8,16 @@ from services.scheduler.index_collection import collect_forever
 from services.scheduler.links import Links
 from services.scheduler.replica import Replica
 from services.scheduler.request_cancels import share_cancels
+from services.scheduler.shared_explanations import share_explanations
 
 READINESS_INTERVAL_S = 0.1
 
 
 async def keep_up(replica: Replica, links: Links, health: Health) -> None:
     """Until cancelled. Ends by itself only by a fault of ours, and then the process is to end."""
-    await Hearing(replica.fleet, replica.membership).begin(links.bus, links.subjects)
+    await Hearing(replica.fleet, replica.membership, replica.around.metrics).begin(links.bus, links.subjects)
     await share_cancels(replica, links.bus, links.subjects)
+    await share_explanations(replica, links.bus, links.subjects)
     async with asyncio.TaskGroup() as group:
         group.create_task(replica.membership.run())
         group.create_task(collect_forever(links.index, links.leases, replica.fleet))

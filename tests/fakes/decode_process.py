@@ -68,7 +68,7 @@ def main(place: Place, inbox: "Queue[Delivery | None]", outbox: "Queue[tuple[str
         follow(runner)
         transport.close(WAIT_S)
         return
-    gate = LockStepGate(POLICIES[place.schedule], StoreWakeFlag(store, "decode"))
+    gate = LockStepGate(POLICIES[place.schedule], StoreWakeFlag(store, "decode", lambda: store))
     engine = DecodeEngine(place.settings, runner, BlockPool(shape.total_blocks), MonotonicClock(), gate, root=root)
     events: queue.SimpleQueue[DecodeEvent] = queue.SimpleQueue()
     loop: EngineLoop[DecodeEngine, DecodeEvent] = EngineLoop(

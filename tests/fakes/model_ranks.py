@@ -11,8 +11,8 @@ from common.parallel.in_process import InProcessTransport
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.schedule import Schedule
 from common.parallel.step_gate import LockStepGate
-from common.parallel.wake_flag import InProcessWakeFlag
 from tests.fakes.engines import Rank
+from tests.fakes.wake_flag import InProcessWakeFlag
 
 NEVER = 1 << 30
 POLICIES = {

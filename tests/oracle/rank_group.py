@@ -15,6 +15,7 @@ from common.parallel.expert_placement import ExpertPlacement
 from common.parallel.groups import Topology, exchange, tensor_group
 from common.parallel.in_process import InProcessTransport
 from common.parallel.waits import Waits, run_together
+from tests.fakes.mailboxes import undelivered
 
 BLOCK_TOKENS = 16
 BLOCKS = 96
@@ -136,7 +137,7 @@ class RankGroup:
 
     def _together(self, ranks: list[Waits[torch.Tensor]]) -> list[torch.Tensor]:
         results = run_together(ranks)
-        assert self.transports[0].undelivered() == 0
+        assert undelivered(self.transports[0]) == 0
         for rank, result in enumerate(results):
             torch.testing.assert_close(result, results[rank - rank % self.tp], rtol=0, atol=0)
         return results[:: self.tp]

@@ -14,7 +14,7 @@ from common.errors import Draining, InternalError, InvalidInput, TandemError
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.step_gate import LockStepGate
 from common.parallel.waits import Waits
-from common.parallel.wake_flag import InProcessWakeFlag
+from tests.fakes.wake_flag import InProcessWakeFlag
 
 WAIT_S = 10.0
 REST_S = 1.0  # EngineLoop's own
@@ -131,6 +131,27 @@ def test_a_resting_engine_hears_its_group() -> None:
     flag.raise_for(0)
     deadline_s = time.monotonic() + WAIT_S
     while loop.post(lambda engine: engine.looks).result(WAIT_S) < first + 2:
+        assert time.monotonic() < deadline_s
+    loop.stop(drain_s=0)
+
+
+def test_a_group_that_stays_idle_is_watched_and_not_looked_at() -> None:
+    """128 instances that look every few milliseconds would keep the store of their flags busy."""
+    flag = InProcessWakeFlag()
+    engine = CountingEngine()
+    gate = LockStepGate(SchedulePolicy(2), flag)
+    engine.gate = gate
+    watched = threading.Event()
+    engine.gate.watch = lambda call: (LockStepGate.watch(gate, call), watched.set())  # type: ignore[method-assign]
+    loop: Loop = EngineLoop(engine, lambda batch: None, MonotonicClock(), name="engine", rest_s=10 * WAIT_S)
+    loop.start()
+    assert watched.wait(WAIT_S)
+    looks, steps_tried = flag.looks, engine.looks
+    time.sleep(0.3)  # time for sixty looks
+    assert flag.looks <= looks + 1
+    flag.raise_for(0)
+    deadline_s = time.monotonic() + WAIT_S
+    while engine.looks == steps_tried:
         assert time.monotonic() < deadline_s
     loop.stop(drain_s=0)
 

@@ -8,7 +8,7 @@ from common.parallel.heartbeat import ParkedPeers, StoreHeartbeats
 from common.parallel.lock_step import SchedulePolicy
 from common.parallel.schedule import Schedule
 from common.parallel.step_gate import LockStepGate
-from common.parallel.wake_flag import InProcessWakeFlag
+from tests.fakes.wake_flag import InProcessWakeFlag
 
 
 def test_a_group_wakes_works_and_parks_again() -> None:

@@ -5,9 +5,11 @@ import pytest
 from google.rpc import error_details_pb2
 
 from common.errors import (
+    ComeBack,
     Incompatible,
     InternalError,
     InvalidInput,
+    NoInstance,
     Overloaded,
     TandemError,
 )
@@ -26,8 +28,8 @@ def example(kind: type[TandemError]) -> TandemError:
         return kind("sampling.top_p", 7, "(0, 1]")
     if kind is Incompatible:
         return Incompatible("block_tokens", 64, 16)
-    if kind is Overloaded:
-        return Overloaded("the queue", 1.25)
+    if issubclass(kind, ComeBack):
+        return kind("the queue", 1.25)
     return kind(f"an example of {kind.__name__}")
 
 
@@ -56,9 +58,11 @@ def test_rich_details_name_field_and_retry():
     details["google.rpc.BadRequest"].Unpack(violation)
     assert violation.field_violations[0].field == "n"
     retry = error_details_pb2.RetryInfo()
-    details = {d.TypeName(): d for d in to_status(Overloaded("queue", 2.5)).details}
-    details["google.rpc.RetryInfo"].Unpack(retry)
-    assert retry.retry_delay.ToMilliseconds() == 2500
+    for refusal, code in ((Overloaded, "RESOURCE_EXHAUSTED"), (NoInstance, "UNAVAILABLE")):
+        status = to_status(refusal("queue", 2.5))
+        details = {d.TypeName(): d for d in status.details}
+        details["google.rpc.RetryInfo"].Unpack(retry)
+        assert (status.code, retry.retry_delay.ToMilliseconds()) == (grpc.StatusCode[code].value[0], 2500)
 
 
 def test_an_unknown_reason_keeps_what_was_said():

@@ -20,7 +20,9 @@ from services.launcher.ports import free_ports
 
 def test_one_that_drains_makes_all_drain_and_none_leaves_early() -> None:
     store = host_store("127.0.0.1", 0, timeout_s=10)
-    first, second = GroupEnding(store, 2), GroupEnding(connect_store("127.0.0.1", store.port, timeout_s=10), 2)
+    other, dismissed = connect_store("127.0.0.1", store.port, timeout_s=10), list[str]()
+    first = GroupEnding(store, 2, lambda: dismissed.append("first"))
+    second = GroupEnding(other, 2, lambda: dismissed.append("second"))
     assert not second.begun()
     first.begin()
     assert second.begun()
@@ -32,8 +34,10 @@ def test_one_that_drains_makes_all_drain_and_none_leaves_early() -> None:
     assert second.finished()
     second.leave()
     assert not first.all_left()
+    assert not dismissed
     first.leave()
     assert first.all_left()
+    assert dismissed == ["first"]
 
 
 def test_a_parked_group_notices_a_silent_instance() -> None:
@@ -42,7 +46,7 @@ def test_a_parked_group_notices_a_silent_instance() -> None:
     gates = [
         LockStepGate(
             POLICIES["none"],
-            StoreWakeFlag(store, "ep"),
+            StoreWakeFlag(store, "ep", lambda: store),
             ParkedPeers(StoreHeartbeats(store, "ep", number, 2), clock, 5.0),
         )
         for number in range(2)

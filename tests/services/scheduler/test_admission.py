@@ -1,6 +1,7 @@
 """Who goes, who waits and who is shed."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -10,7 +11,7 @@ from services.scheduler.placement import DecodeState, PrefillState
 from services.scheduler.settings import AdmissionPolicy
 
 POLICY = AdmissionPolicy(max_live=100, max_waiting=10, max_wait_s=5.0, dispatch_ahead_s=0.5, dispatch_works=3)
-NOTHING = Backlog(0, 0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
+NOTHING = Backlog(0, 0, 0.0, 0.0, 0, 0, inf, 0.0, 0.0, 0.0)
 
 
 def backlog(**changes):
@@ -40,6 +41,8 @@ def test_the_gate_opens_while_prefill_runs_low_and_decode_has_seats():
 
 def test_the_wait_is_that_of_the_slower_side():
     assert predicted_wait_s(prefill(2000), decode(), backlog(waiting_tokens=1000)) == 3.0
+    assert predicted_wait_s(prefill(2000), decode(), backlog(waiting_tokens=1000, tokens_per_s=100.0)) == 12.0
+    assert predicted_wait_s(prefill(2000), decode(), backlog(waiting_tokens=1000, tokens_per_s=5000.0)) == 3.0
     full = backlog(waiting=3, residence_s=4.0)
     assert predicted_wait_s(prefill(), decode(8), full) == 2.0
     assert predicted_wait_s(prefill(), decode(0), full) == 0.0
@@ -48,7 +51,7 @@ def test_the_wait_is_that_of_the_slower_side():
 def test_shedding_is_immediate_and_says_when_to_come_back():
     with pytest.raises(Overloaded) as caught:
         admit(10, None, prefill(7000), decode(), NOTHING, POLICY)
-    assert caught.value.retry_after_s == pytest.approx(2.0)
+    assert caught.value.retry_after_s == pytest.approx(7.0)
     with pytest.raises(Overloaded, match="10 requests wait"):
         admit(10, None, prefill(), decode(), backlog(waiting=10), POLICY)
     with pytest.raises(Overloaded, match="100 live"):

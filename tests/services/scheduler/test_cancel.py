@@ -4,16 +4,14 @@ import asyncio
 import os
 import signal
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from common.bus.connection import connect_bus
-from common.bus.subjects import Subjects
 from common.errors import Cancelled, DependencyUnavailable
 from common.rpc.inference_data import CancelOutcome
 from services.scheduler.request_cancels import ANSWER_WITHIN_S, share_cancels
 from tests.fakes.cluster import FakeCluster, tokens_of, until, with_settings
+from tests.fakes.replicas import replicas
 from tests.services.scheduler.requests import ask, right
 
 
@@ -130,23 +128,28 @@ async def test_a_slow_reader_within_the_bound_gets_everything_in_larger_pieces()
         assert len(deltas) < 200
 
 
-@asynccontextmanager
-async def replicas(nats_url, cluster_name, count):
-    """Schedulers of one cluster, each with workers of its own and a connection to NATS."""
-    async with AsyncExitStack() as stack:
-        subjects, made = Subjects(cluster_name), []
-        for number in range(count):
-            one = await stack.enter_async_context(FakeCluster(settings=with_settings(name=f"s{number}")))
-            bus = await connect_bus(nats_url, f"s{number}", 5.0, 10.0)
-            stack.push_async_callback(bus.close)
-            await share_cancels(one.replica, bus, subjects)
-            await bus.flush(5.0)
-            made.append((one, bus))
-        yield made
+@pytest.mark.parametrize("between", range(4))
+async def test_a_second_cancellation_of_who_reads_leaves_nothing_live(between):
+    async with FakeCluster() as cluster:
+        slow_steps(cluster)
+
+        async def read() -> None:
+            async for _ in cluster.replica.core.generate(ask(max_tokens=500)):
+                pass
+
+        reading = asyncio.create_task(read())
+        await until(lambda: bool(cluster.decodes["d0"].works))
+        reading.cancel()
+        for _ in range(between):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait({reading})
+        assert reading.cancelled()
+        await cluster.idle()
 
 
 async def test_any_replica_cancels(nats_url, cluster):
-    async with replicas(nats_url, cluster, 3) as made:
+    async with replicas(nats_url, cluster, 3, share_cancels) as made:
         (holder, _), *others = made
         slow_steps(holder)
         for number, (other, _) in enumerate(others):
@@ -161,11 +164,11 @@ async def test_any_replica_cancels(nats_url, cluster):
 
 
 async def test_an_unknown_request_is_not_found_by_as_many_as_answered(nats_url, cluster):
-    async with replicas(nats_url, cluster, 3) as made:
+    async with replicas(nats_url, cluster, 3, share_cancels) as made:
         begun_s = time.monotonic()
         assert await made[0][0].replica.core.cancel("none") == CancelOutcome(found=False, replicas=3)
         assert time.monotonic() - begun_s < 2.0
-    async with replicas(nats_url, cluster, 1) as made:
+    async with replicas(nats_url, cluster, 1, share_cancels) as made:
         begun_s = time.monotonic()
         assert await made[0][0].replica.core.cancel("none") == CancelOutcome(found=False, replicas=1)
         assert time.monotonic() - begun_s < ANSWER_WITHIN_S  # nobody to wait for
@@ -173,7 +176,7 @@ async def test_an_unknown_request_is_not_found_by_as_many_as_answered(nats_url, 
 
 async def test_a_replica_that_cannot_ask_does_not_say_that_there_is_no_such_request(nats_url, cluster, own_nats):
     server = own_nats()
-    async with replicas(server.url, cluster, 2) as made:
+    async with replicas(server.url, cluster, 2, share_cancels) as made:
         (one, bus), _ = made
         slow_steps(one)
         running = asyncio.create_task(one.ask(ask(max_tokens=500, request_id="mine")))

@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from common.bus.messages import LoadReport
 from common.clock import ManualClock
@@ -12,6 +13,7 @@ from common.rpc.worker_data import InstanceDescription
 from services.scheduler.fleet import Fleet, InstanceState
 from services.scheduler.hearing import Hearing, engine_load
 from services.scheduler.membership import Membership
+from services.scheduler.metrics import scheduler_metrics
 from services.scheduler.placement import PlacementPolicy
 from services.scheduler.settings import SchedulerSettings
 
@@ -102,13 +104,18 @@ def test_only_ready_instances_are_candidates(fleet):
     assert {info.state for info in fleet.infos()} == {"draining", "suspect"}
 
 
+FATES = ("missed", "refused")
+
+
 async def test_the_bus_may_repeat_and_reorder(fleet, clock):
     membership = Membership(fleet, None, "s", clock, SETTINGS.membership)
-    hearing = Hearing(fleet, membership)
+    registry = CollectorRegistry()
+    hearing = Hearing(fleet, membership, scheduler_metrics(registry, "m"))
     for sequence, queued in ((1, 10), (3, 30), (2, 20), (3, 30)):
         hearing.hear_load(LoadReport("p", 7, sequence, asdict(replace(LOAD, queued_tokens=queued))))
     assert fleet.prefill_states()[0].queued_tokens == 30
-    assert (hearing.gate.missed, hearing.gate.refused) == (1, 2)
+    counts = [registry.get_sample_value(f"tandem_load_reports_{what}_total", {"model": "m"}) for what in FATES]
+    assert counts == [1, 2]
     hearing.hear_load(LoadReport("unknown", 7, 1, asdict(LOAD)))
     hearing.hear_load(LoadReport("p", 7, 4, {"queued_tokens": 5.0}))
     assert fleet.prefill_states()[0].queued_tokens == 30

@@ -1,14 +1,17 @@
 """OpenAI's calls over real HTTP: streams, usage, errors, disconnects."""
 
 import asyncio
+import gzip
 import json
 import re
+import zlib
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from common.rpc.channel import MAX_MESSAGE_BYTES
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.openai_request import ABSENT, CHAT_ONLY, COMMON, COMPLETION_ONLY, IGNORED
 from services.scheduler.settings import AdmissionPolicy
@@ -73,6 +76,7 @@ async def test_a_chat_as_a_stream_with_usage():
         assert len({chunk["id"] for chunk in chunks}) == 1
         assert chunks[-1]["choices"] == []
         assert chunks[-1]["usage"]["completion_tokens"] == 2 * (len(spelled(SAID)) + 1)
+        assert all(chunk["usage"] is None for chunk in chunks[:-1])
         for index in (0, 1):
             mine = [c["choices"][0] for c in chunks[:-1] if c["choices"][0]["index"] == index]
             assert "".join(choice["delta"].get("content", "") for choice in mine) == SAID
@@ -89,6 +93,24 @@ async def test_completions(prompt):
         assert answer["choices"][0]["text"] == b"".join(map(TOKENIZER.token_bytes, spelled(SAID)[:3])).decode()
         assert answer["choices"][0]["finish_reason"] == "length"
         assert len(answer["choices"][0]["logprobs"]["tokens"]) == 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_offsets_are_where_in_the_text_a_tokens_first_character_is(stream):
+    async with edge() as (_, session):
+        body = {"prompt": "hi", "max_tokens": 50, "logprobs": 0, "n": 2, "stream": stream}
+        async with session.post("/v1/completions", json=body) as response:
+            if stream:
+                answers = [json.loads(line) for line in (await events(response))[:-1]]
+                assert not any("usage" in answer for answer in answers)
+            else:
+                answers = [await response.json()]
+    for index in (0, 1):
+        mine = [c["logprobs"] for answer in answers for c in answer["choices"] if c["index"] == index and c["logprobs"]]
+        offsets = [offset for logprobs in mine for offset in logprobs["text_offset"]]
+        spellings = [TOKENIZER.token_bytes(token_id) for token_id in [*spelled(SAID), EOS_ID]]
+        before = [b"".join(spellings[:i]).decode(errors="ignore") for i in range(len(spellings))]
+        assert offsets == [len(text) for text in before]
 
 
 BAD = [
@@ -117,6 +139,7 @@ BAD = [
     (CHAT | {"tools": [{}]}, 400, "tools"),
     (CHAT | {"frobnicate": 1}, 400, "frobnicate"),
     (CHAT | {"echo": 0}, 400, "echo"),
+    (CHAT | {"skip_special_tokens": False}, 400, "skip_special_tokens"),
     (CHAT | {"top_logprobs": 3}, 400, "top_logprobs"),
     (CHAT | {"top_logprobs": False}, 400, "top_logprobs"),
     (CHAT | {"logprobs": True, "top_logprobs": -1}, 400, "top_logprobs"),
@@ -222,6 +245,77 @@ async def test_a_body_that_cannot_be_read_is_the_clients_fault(raw, content_type
             assert (await response.json())["error"]["param"] == param
 
 
+GOOD = json.dumps({"prompt": "hi", "max_tokens": 3}).encode()
+
+
+@pytest.mark.parametrize(
+    ("coding", "raw", "param"),
+    [
+        ("gzip", GOOD, "body"),
+        ("deflate", GOOD, "body"),
+        ("gzip", gzip.compress(GOOD)[:-9], "body"),
+        ("gzip", gzip.compress(b" " * (MAX_MESSAGE_BYTES + 1)), "body"),
+        ("gzip", b"", "body"),
+        ("br", GOOD, "Content-Encoding"),
+        ("zstd", GOOD, "Content-Encoding"),
+        ("gzip, gzip", GOOD, "Content-Encoding"),
+    ],
+)
+async def test_a_body_that_cannot_be_inflated_is_the_clients_fault(coding, raw, param, caplog):
+    async with edge() as (_, session):
+        headers = {"Content-Encoding": coding}
+        async with session.post("/v1/completions", data=raw, headers=headers) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+        async with session.post("/v1/completions", data=GOOD) as response:  # the connection is none the worse
+            assert response.status == 200
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("coding", "raw"),
+    [
+        ("gzip", gzip.compress(GOOD)),
+        ("GZIP", gzip.compress(GOOD)),
+        ("deflate", zlib.compress(GOOD)),
+        ("identity", GOOD),
+    ],
+)
+async def test_a_compressed_body_is_read(coding, raw):
+    async with edge() as (_, session):
+        headers = {"Content-Encoding": coding}
+        async with session.post("/v1/completions", data=raw, headers=headers) as response:
+            assert (await response.json())["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("given", ["mine", ""])
+async def test_a_fault_of_ours_is_said_with_the_requests_id(given, caplog):
+    async with edge() as (cluster, session):
+
+        def broken(_name):
+            raise KeyError("lost")
+
+        cluster.replica.core.model = broken
+        headers = {"X-Request-Id": given} if given else {}
+        async with session.post("/v1/chat/completions", json=CHAT, headers=headers) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"], error["code"]) == (500, "server_error", "internal")
+        named = response.headers["X-Request-Id"]
+        assert named == given or (not given and named.startswith("req-"))
+        assert named in error["message"]
+        assert "lost" not in error["message"]
+    (said,) = [one for one in caplog.records if one.exc_info]
+    assert isinstance(said.exc_info[1], KeyError)
+
+
+async def test_an_expectation_that_is_none_is_refused_like_the_rest():
+    async with edge() as (_, session):
+        async with session.post("/v1/completions", data=GOOD, headers={"Expect": "miracles"}) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (417, "expectation_failed")
+        async with session.post("/v1/completions", data=GOOD, expect100=True) as response:
+            assert response.status == 200
+
+
 async def test_shedding_says_when_to_retry():
     full = AdmissionPolicy(max_live=0)
     async with (
@@ -231,6 +325,16 @@ async def test_shedding_says_when_to_retry():
         assert response.status == 429
         assert int(response.headers["Retry-After"]) >= 1
         assert (await response.json())["error"]["code"] == "overloaded"
+
+
+async def test_an_outage_is_no_overload_and_says_when_to_retry():
+    async with edge(admission=AdmissionPolicy(max_wait_s=0.2)) as (cluster, session):
+        await cluster.decodes["d0"].kill()
+        await until(lambda: not cluster.replica.fleet.ready("decode"))
+        async with session.post("/v1/chat/completions", json=CHAT) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"], error["code"]) == (503, "server_error", "no_instance")
+        assert int(response.headers["Retry-After"]) >= 1
 
 
 async def test_a_disconnect_cancels():
@@ -255,7 +359,14 @@ async def test_an_error_in_the_middle_ends_the_stream_without_done():
 async def test_models_and_health_and_request_ids():
     async with edge() as (_, session):
         async with session.get("/v1/models") as response:
-            assert [one["id"] for one in (await response.json())["data"]] == ["tiny"]
+            (listed,) = (await response.json())["data"]
+            assert (listed["id"], listed["object"]) == ("tiny", "model")
+        async with session.get("/v1/models/tiny") as response:
+            assert await response.json() == listed
+        for other in ("gpt", "org/gpt"):
+            async with session.get(f"/v1/models/{other}") as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["param"], error["code"]) == (404, "model", "unknown_model")
         async with session.get("/health") as response:
             assert response.status == 200
         async with session.post("/v1/chat/completions", json=CHAT, headers={"X-Request-Id": "mine"}) as response:

@@ -133,7 +133,10 @@ async def test_from_ready_to_an_orderly_end(config):
                 assert (await response.json())["data"][0]["id"] == "tiny"
             url = f"http://127.0.0.1:{fields['scheduler']['metrics_port']}/metrics"
             async with session.get(url) as response:
-                assert 'tandem_finished_choices_total{finish_reason="length",model="tiny"}' in await response.text()
+                text = await response.text()
+            assert 'tandem_finished_choices_total{finish_reason="length",model="tiny"}' in text
+            assert 'tandem_bus_messages_total{model="tiny",outcome="received"}' in text
+            assert 'tandem_bus_disconnects_total{model="tiny"} 0.0' in text
 
         bus = await connect_bus(fields["nats"]["url"], "test", 2.0, 5.0)
         subjects = Subjects(fields["cluster"])

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 import pytest
 
-from common.errors import InvalidInput, Overloaded
+from common.errors import InvalidInput, NoInstance
 from services.scheduler.placement import (
     DecodeState,
     PlacementPolicy,
@@ -88,7 +88,7 @@ def test_exclusion_and_its_limits():
     states = [prefill("a"), prefill("b", queued=9000)]
     assert place_prefill(10, states, {}, 0.0, POLICY, {"a"}).chosen == "b"
     assert place_prefill(10, states, {}, 0.0, POLICY, {"a", "b"}).chosen == "a"  # better again than not at all
-    with pytest.raises(Overloaded, match="no prefill instance"):
+    with pytest.raises(NoInstance, match="no prefill instance"):
         place_prefill(10, [], {}, 0.0, POLICY)
 
 

@@ -36,3 +36,37 @@ async def test_a_channel_closed_under_the_call_is_a_lost_instance(fenced: bool) 
     (event,) = heard
     assert isinstance(event, PrefillEnded)
     assert isinstance(event.error, WorkerLost)
+
+
+class SlowToEnd:
+    """Its call takes a while to end after it was cancelled."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self.client = SimpleNamespace(run=self._run)
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.ended = False
+
+    async def _run(self, _work: Any, *, keep_for_decode: bool) -> AsyncGenerator[Any, None]:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+            yield keep_for_decode
+        finally:
+            await self.may_end.wait()
+            self.ended = True
+
+
+async def test_a_second_cancellation_still_waits_for_the_calls_end() -> None:
+    peer = SlowToEnd()
+    leg = PrefillLeg(None, None, lambda _event: None, keep_for_decode=True)  # type: ignore[arg-type]
+    reading = asyncio.create_task(leg._read(peer))  # type: ignore[arg-type]
+    await peer.begun.wait()
+    for _ in range(2):
+        reading.cancel()
+        await asyncio.wait({reading}, timeout=0.02)
+    assert not reading.done()
+    peer.may_end.set()
+    await asyncio.wait({reading})
+    assert reading.cancelled()
+    assert peer.ended

@@ -10,6 +10,7 @@ from common.errors import (
     Incompatible,
     InternalError,
     InvalidInput,
+    NoInstance,
     Overloaded,
     TagMismatch,
     WorkerLost,
@@ -42,7 +43,7 @@ def test_a_begun_choice_is_resumed_at_once_and_then_more_slowly():
 
 
 def test_a_begun_choice_waits_for_capacity_within_its_bound():
-    refused = Overloaded("no decode instance is ready", 1.0)
+    refused = NoInstance("no decode instance is ready", 1.0)
     assert retry_pause_s(Setback(refused, True, 0, 9.0), POLICY) == pytest.approx(0.1)
     assert retry_pause_s(Setback(refused, True, 0, 10.5), POLICY) is None
 

@@ -8,7 +8,7 @@ from common.rpc.inference_data import ChatMessage, GenerateRequest, Stopping
 from services.scheduler.model_card import ModelCard
 from services.scheduler.tokenizer import Tokenizer
 from tests.fakes.cluster import FakeCluster, text_of, tokens_of
-from tests.fakes.tokenizer import CONFIG, EOS, TEMPLATE, tokenizer_document
+from tests.fakes.tokenizer import ASSISTANT, BOS, CONFIG, EOS, TEMPLATE, tokenizer_document
 
 TOKENIZER = Tokenizer(tokenizer_document(), CONFIG, TEMPLATE)
 EOS_ID = TOKENIZER.token_id(EOS)
@@ -40,6 +40,14 @@ async def test_deltas_join_to_the_text(text, tokens_per_step):
         assert tokens_of(deltas) == [*spelled(text), EOS_ID]
         assert (deltas[-1].finish_reason, deltas[-1].stop) == (FinishReason.STOP, str(EOS_ID))
         assert deltas[-1].usage.completion_tokens == len(spelled(text)) + 1
+
+
+async def test_special_tokens_are_no_text_and_marks_of_a_chat_are():
+    ids = [*spelled("one"), TOKENIZER.token_id(BOS), TOKENIZER.token_id("</think>"), TOKENIZER.token_id(ASSISTANT)]
+    async with saying(ids) as cluster:
+        deltas = await cluster.ask(GenerateRequest(text="x"))
+        assert text_of(deltas) == f"one</think>{ASSISTANT}"
+        assert tokens_of(deltas) == [*ids, EOS_ID]
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 4])

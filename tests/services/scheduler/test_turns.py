@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from common.errors import Cancelled, DeadlineExceeded, Draining, Overloaded
+from common.errors import Cancelled, DeadlineExceeded, Draining, NoInstance, Overloaded
 from services.scheduler.settings import AdmissionPolicy
 from tests.fakes.cluster import FakeCluster, tokens_of, until, with_settings
 from tests.services.scheduler.requests import ask, right
@@ -85,8 +85,9 @@ async def test_without_decode_requests_wait_and_then_are_shed():
     async with FakeCluster(settings=settings) as cluster:
         await cluster.decodes["d0"].kill()
         await until(lambda: not cluster.replica.fleet.ready("decode"))
-        with pytest.raises(Overloaded, match="no decode instance"):
+        with pytest.raises(NoInstance, match="no decode instance") as shed:
             await cluster.ask(ask())
+        assert shed.value.retry_after_s > 0
         await cluster.idle()
 
 
