@@ -62,7 +62,7 @@ def generate(
     seed: Seed = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print usage and time ledger at the end.")] = False,
 ) -> None:
-    """Stream the continuation of a text."""
+    """Stream the continuation of a text; on a terminal, say how to ask where its time went."""
     from services.launcher.ask import run_generate
 
     run_generate(text, at, max_tokens, temperature, seed, stats=stats)
@@ -70,7 +70,7 @@ def generate(
 
 @app.command()
 def chat(at: At = "", max_tokens: MaxTokens = 400, temperature: Temperature = None, seed: Seed = None) -> None:
-    """Talk to the model, turn by turn; an empty line or Ctrl-D ends."""
+    """Talk to the model, turn by turn; an empty line, Ctrl-D or Ctrl-C ends."""
     from services.launcher.ask import run_chat
 
     run_chat(at, max_tokens, temperature, seed)
