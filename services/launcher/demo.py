@@ -70,7 +70,6 @@ def demo_config(model: Path | None) -> ClusterConfig:
 def run_demo(prompt: str, max_tokens: int, model: Path | None, json_path: Path | None) -> None:
     begun_s = time.monotonic()
     console = Console()
-    measured: dict[str, float] = {}
     with (
         MemoryPeak() as memory,
         tempfile.TemporaryDirectory(prefix="tandem-demo-") as scratch,
@@ -80,8 +79,6 @@ def run_demo(prompt: str, max_tokens: int, model: Path | None, json_path: Path |
         console.rule("a whole cluster answers")
         console.print(prompt, end="", style="bold", highlight=False)
         measured = asyncio.run(_converse(cluster.schedulers[0], prompt, max_tokens)) | {"cluster_ready_s": ready_s}
-    if not measured:  # interrupted
-        return
     measured["peak_memory_gib"] = memory.peak_bytes / 2**30
     table = Table("measured here", "")
     for name, value in measured.items():

@@ -1,4 +1,4 @@
-"""`tandem up`: a cluster in the foreground until Ctrl-C."""
+"""`tandem up`: a cluster in the foreground until Ctrl-C or SIGTERM."""
 
 import signal
 import time
@@ -37,25 +37,21 @@ def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going:
 def running_cluster(
     config: ClusterConfig, run_dir: Path | None, console: Console, start_timeout_s: float | None = None
 ) -> Iterator[LocalCluster]:
-    """A ready cluster, stopped in order at the end. Ctrl-C and SIGTERM end the block quietly, a second Ctrl-C kills.
+    """A ready cluster, stopped in order at the end, however that comes; a second Ctrl-C or SIGTERM then kills.
 
     Raises:
-        SystemExit: Ctrl-C or SIGTERM came before it was ready, so there is no block to end.
+        KeyboardInterrupt, SystemExit: Ctrl-C, or SIGTERM as the command handles it; raised again after the stop.
     """
     run = RunDirectory.create(run_dir or runs_directory() / config.cluster)
     cluster = LocalCluster(config, run)
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
-        signal.signal(number, signal.default_int_handler)
-    ready = False
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     try:
         cluster.start()
         _wait(cluster, console, start_timeout_s or config.decode.worker.start_timeout_s)
-        ready = True
         yield cluster
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         console.print("stopping")
-        if not ready:
-            raise SystemExit(130) from None
+        raise
     finally:
         _stop(cluster, console)
 
@@ -111,7 +107,7 @@ def _check(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None
 def _stop(cluster: LocalCluster, console: Console) -> None:
     try:
         killed = cluster.stop()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         cluster.hurry()
         killed = cluster.stop()
     if killed:
