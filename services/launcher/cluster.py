@@ -151,6 +151,7 @@ class LocalCluster:
         for name in reversed(list(self.servers)):
             self.servers.pop(name).stop()
         self.run.remove_endpoint()
+        self.run.release()
         return killed
 
     def hurry(self) -> None:
