@@ -14,6 +14,7 @@ from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from services.launcher.child import ChildDied
 from services.launcher.cluster import LocalCluster
+from services.launcher.processes import instance_names
 from services.launcher.run_directory import RunDirectory, runs_directory
 from services.launcher.status import pools_line, pools_table
 
@@ -75,19 +76,20 @@ def _wait(cluster: LocalCluster, console: Console, timeout_s: float) -> None:
 
 def _show(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None:
     """The live table, or a line now and then where nobody can watch a table."""
+    names = instance_names(cluster.config)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4) as live:
             while True:
                 _check(cluster, console, keep_going=keep_going)
                 pools = cluster.ask(cluster.schedulers[0])
-                live.update(pools_table(pools) if pools else Text(f"{cluster.schedulers[0]} does not answer"))
+                live.update(pools_table(pools, names) if pools else Text(f"{cluster.schedulers[0]} does not answer"))
                 time.sleep(_TABLE_INTERVAL_S)
     said, due_s = "", 0.0
     while True:
         _check(cluster, console, keep_going=keep_going)
         if time.monotonic() >= due_s:
             pools = cluster.ask(cluster.schedulers[0])
-            line = pools_line(pools) if pools else f"{cluster.schedulers[0]} does not answer"
+            line = pools_line(pools, names) if pools else f"{cluster.schedulers[0]} does not answer"
             if line != said:
                 console.print(line, highlight=False, soft_wrap=True)
             said, due_s = line, time.monotonic() + _LINE_INTERVAL_S
