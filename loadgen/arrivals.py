@@ -1,6 +1,7 @@
 """When requests are sent: offsets in seconds from the start, fixed before the run (an open loop)."""
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -14,10 +15,10 @@ def poisson(rate_per_s: float, count: int, seed: int) -> list[float]:
 
 def gamma(rate_per_s: float, count: int, cv: float, seed: int) -> list[float]:
     """Gaps of mean 1 / rate and coefficient of variation `cv`: 0 is a metronome, 1 Poisson, above 1 bursts."""
-    if rate_per_s <= 0:
-        raise InvalidInput("rate", rate_per_s, "above 0 requests per second")
-    if cv < 0:
-        raise InvalidInput("cv", cv, "at least 0")
+    if not 0 < rate_per_s < inf:
+        raise InvalidInput("rate", rate_per_s, "a finite number of requests per second above 0")
+    if not 0 <= cv < inf:
+        raise InvalidInput("cv", cv, "a finite number, at least 0")
     gaps = np.full(max(count - 1, 0), 1.0 / rate_per_s)
     if cv > 0:
         shape = 1.0 / cv**2
@@ -27,7 +28,7 @@ def gamma(rate_per_s: float, count: int, cv: float, seed: int) -> list[float]:
 
 def replay(recorded_s: Sequence[float], speed: float) -> list[float]:
     """A trace's own times from its first arrival on, `speed` times as fast."""
-    if speed <= 0:
-        raise InvalidInput("speed", speed, "above 0")
+    if not 0 < speed < inf:
+        raise InvalidInput("speed", speed, "a finite number above 0")
     first = recorded_s[0] if recorded_s else 0.0
     return [(at - first) / speed for at in recorded_s]

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,7 @@ from common.errors import DependencyUnavailable, InvalidInput, TandemError
 from common.rpc.clients import InferenceClient
 from loadgen.arrivals import gamma, replay
 from loadgen.measure import Bounds, saturation, summarize
-from loadgen.prompts import SharedPrefix
+from loadgen.prompts import SharedPrefix, scaled_tokens
 from loadgen.record import Record
 from loadgen.report import Report, show, write_json, write_requests
 from loadgen.run import Outcome, run
@@ -30,6 +32,7 @@ ASK_AGAIN_S = 0.25
 
 @app.command()
 def load(
+    context: typer.Context,
     at: Annotated[
         str, typer.Option("--at", help="host:port of a scheduler; unless given, the cluster that runs here.")
     ] = "",
@@ -71,13 +74,19 @@ def load(
 ) -> None:
     """Put load on a running cluster and report latencies.
 
-    Exit code: 0 passed, 1 requests failed or the cluster cannot be used, 2 wrong options, 3 generator saturated.
+    Exit code: 0 passed, 1 requests failed, none was measured or the cluster cannot be used, 2 wrong options,
+    3 generator saturated, 130 Ctrl-C, after a report of the requests that had ended.
     """
     console = Console()
     try:
         if ":" not in at:  # whoever starts this from a cluster's side has put its address in
             raise InvalidInput("--at", at, "host:port")
+        _require_finite(context.params)
+        for name, path in (("json", json_path), ("jsonl", requests_path)):
+            _require_writable(name, path)
         rows, arrivals_s = _workload(trace, requests, rate, cv, speed, seed, prompt_tokens, output_tokens)
+        if warmup_s > arrivals_s[-1]:
+            raise InvalidInput("warmup-s", warmup_s, f"at most {arrivals_s[-1]:.3g}, when the last request is sent")
         shaping = Shaping(
             scale=parse_factor(scale_lengths),
             seed=seed,
@@ -85,6 +94,8 @@ def load(
             temperature=temperature,
             tenant=tenant,
         )
+        if trace is None and shared_prefix_tokens > (tokens := scaled_tokens(prompt_tokens, shaping.scale)):
+            raise InvalidInput("shared-prefix-tokens", shared_prefix_tokens, f"at most the prompt's {tokens} tokens")
         target = asyncio.run(_target(at, wait_s))
         plan = schedule(rows, arrivals_s, target, shaping)
         if not plan.requests:
@@ -92,7 +103,7 @@ def load(
         outcome = _run_with_progress(console, at, plan.requests, senders, timeout_s)
     except TandemError as error:
         typer.echo(f"tandem load: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2 if isinstance(error, InvalidInput) else 1) from error
     asked: dict[str, object] = {
         "at": at,
         "model": target.model,
@@ -110,7 +121,8 @@ def load(
         "slo_ms": {"ttft": slo_ttft_ms, "tpot": slo_tpot_ms, "e2e": slo_e2e_ms},
     }
     summary = summarize(outcome.records, Bounds(slo_ttft_ms, slo_tpot_ms, slo_e2e_ms), warmup_s)
-    report = Report(asked, summary, saturation(outcome.records, outcome.senders, max_lag_ms))
+    judged = saturation(outcome.records, outcome.senders, max_lag_ms)
+    report = Report(asked, summary, judged, outcome.interrupted)
     show(report, console)
     if plan.too_long:
         console.print(f"{plan.too_long} rows were left out: longer than the context of {target.context_tokens} tokens")
@@ -119,6 +131,26 @@ def load(
     if requests_path:
         write_requests(outcome.records, requests_path)
     raise typer.Exit(report.verdict.exit_code)
+
+
+def _require_finite(options: Mapping[str, object]) -> None:
+    """Bounds of an option alone let `nan` pass."""
+    for name, value in options.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise InvalidInput(name.replace("_", "-"), value, "a finite number")
+
+
+def _require_writable(name: str, path: Path | None) -> None:
+    """Refuse before the load what could only fail after it."""
+    if path is None:
+        return
+    known = path.exists()
+    try:
+        path.open("a", encoding="utf-8").close()
+        if not known:
+            path.unlink()
+    except OSError as error:
+        raise InvalidInput(name, path, f"a file that can be written: {error.strerror}") from error
 
 
 def parse_factor(text: str) -> Fraction:
@@ -143,6 +175,8 @@ def _workload(
     output_tokens: int,
 ) -> tuple[list[Row], list[float]]:
     """Rows and their arrivals: a trace's own times, or a process at `rate`."""
+    if speed <= 0:  # whoever gave one meant it to count
+        raise InvalidInput("speed", speed, "above 0")
     if trace is None:
         if rate is None:
             raise InvalidInput("rate", None, "given when there is no trace")

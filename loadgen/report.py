@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
@@ -13,6 +14,7 @@ from loadgen.measure import PERCENTILES, Distribution, Saturation, Summary, late
 from loadgen.record import Record
 
 SCHEMA = 1
+_WIDEST = 1000
 
 
 class Verdict(StrEnum):
@@ -20,11 +22,14 @@ class Verdict(StrEnum):
 
     PASSED = "passed"
     ERRORS = "requests failed"
+    UNMEASURED = "no request was measured"
     SATURATED = "generator saturated"
+    INTERRUPTED = "interrupted"
 
     @property
     def exit_code(self) -> int:
-        return {Verdict.PASSED: 0, Verdict.ERRORS: 1, Verdict.SATURATED: 3}[self]
+        codes = {Verdict.PASSED: 0, Verdict.SATURATED: 3, Verdict.INTERRUPTED: 130}
+        return codes.get(self, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,17 @@ class Report:
     workload: Mapping[str, object]  # what was asked for
     summary: Summary
     saturation: Saturation
+    interrupted: bool = False  # by Ctrl-C: of the requests that had ended by then
 
     @property
     def verdict(self) -> Verdict:
         """Errors come first: they are the server's; saturation makes the latencies worthless, not the errors."""
+        if self.interrupted:
+            return Verdict.INTERRUPTED
         if self.summary.errors:
             return Verdict.ERRORS
+        if not self.summary.requests:
+            return Verdict.UNMEASURED
         return Verdict.SATURATED if self.saturation.saturated else Verdict.PASSED
 
 
@@ -66,15 +76,18 @@ def write_requests(records: Sequence[Record], path: Path) -> None:
 
 
 def show(report: Report, console: Console) -> None:
-    for part in (_totals(report), _latencies(report.summary), _verdict(report)):
+    latencies = _latencies(report.summary)
+    needed = console.measure(latencies, options=console.options.update(max_width=_WIDEST)).maximum
+    console.width = max(console.width, needed)  # a line that a terminal wraps can be read, a number that is cut cannot
+    for part in (_totals(report), latencies, _verdict(report)):
         console.print(part)
 
 
 def _totals(report: Report) -> RenderableType:
     summary = report.summary
     table = Table(title="load", show_header=False)
-    table.add_column(justify="left")
-    table.add_column(justify="right")
+    table.add_column(justify="left", overflow="fold")
+    table.add_column(justify="right", overflow="fold")
     rows = [
         ("requests", f"{summary.succeeded} of {summary.requests} succeeded in {summary.span_s:.1f} s"),
         ("rate, requests/s", f"{summary.scheduled_rate_per_s:.2f} scheduled, {summary.sent_rate_per_s:.2f} sent"),
@@ -95,7 +108,8 @@ def _totals(report: Report) -> RenderableType:
 
 
 def _latencies(summary: Summary) -> RenderableType:
-    table = Table(title="latency, ms", caption="from the schedule; 'sent' from the send; ITL per token")
+    caption = "from the schedule; 'sent' from the send; ITL per token"
+    table = Table(title="latency, ms", caption=caption, box=SIMPLE_HEAD, padding=0)
     table.add_column("", no_wrap=True)
     for name in ("mean", *(f"p{p:g}" for p in PERCENTILES), "max", "values"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -1,8 +1,10 @@
 """One run: start the sender processes, give them one start, gather what they saw."""
 
 import multiprocessing
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -14,6 +16,7 @@ from loadgen.workload import Planned
 
 # Between the order to start and the first arrival, so that the order reaches every sender in time.
 HEAD_START_S = 0.25
+_JOIN_S = 5.0  # for a sender that is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Outcome:
     records: tuple[Record, ...]
     senders: tuple[SenderDone, ...]
     wall_s: float
+    interrupted: bool = False  # by Ctrl-C: records are of the requests that had ended by then
 
 
 def deal(requests: tuple[Planned, ...], senders: int) -> list[tuple[Planned, ...]]:
@@ -42,12 +46,14 @@ def run(
     pipes: list[Connection] = []
     processes: list[BaseProcess] = []
     process: BaseProcess
+    join_s = 0.0  # who fails or is interrupted waits for nobody
     try:
         for number, mine in enumerate(deal(requests, senders)):
             here, there = context.Pipe()
             share = Share(number, address, mine, timeout_s)
             process = context.Process(target=run_sender, args=(share, there), name=f"sender-{number}", daemon=True)
-            process.start()
+            with _ctrl_c_held_back():
+                process.start()
             there.close()
             pipes.append(here)
             processes.append(process)
@@ -58,21 +64,38 @@ def run(
         start_s = time.monotonic() + HEAD_START_S
         for pipe in pipes:
             pipe.send(start_s)
-        records, done = _gather(pipes, progress)
+        records: list[Record] = []
+        done: list[SenderDone] = []
+        try:
+            _gather(pipes, progress, records, done)
+            join_s = _JOIN_S
+        except KeyboardInterrupt:
+            return Outcome(tuple(records), tuple(done), time.monotonic() - start_s, interrupted=True)
         return Outcome(tuple(records), tuple(done), time.monotonic() - start_s)
     finally:
-        for pipe in pipes:
-            pipe.close()
         for process in processes:
-            process.join(timeout=5.0)
+            process.join(join_s)
             if process.is_alive():
                 process.terminate()
                 process.join()
+        for pipe in pipes:
+            pipe.close()
 
 
-def _gather(pipes: list[Connection], progress: Callable[[Record], None]) -> tuple[list[Record], list[SenderDone]]:
-    records: list[Record] = []
-    done: list[SenderDone] = []
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """A process that is started within never hears the terminal's Ctrl-C: who started it decides when it ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _gather(
+    pipes: list[Connection], progress: Callable[[Record], None], records: list[Record], done: list[SenderDone]
+) -> None:
+    """Fill `records` and `done` until every sender is done."""
     open_pipes = list(pipes)
     while open_pipes:
         for pipe in wait(open_pipes):
@@ -84,7 +107,6 @@ def _gather(pipes: list[Connection], progress: Callable[[Record], None]) -> tupl
             elif isinstance(message, SenderDone):
                 done.append(message)
                 open_pipes.remove(pipe)
-    return records, done
 
 
 def _receive(pipe: Connection) -> Message:

@@ -34,7 +34,8 @@ FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 @app.command()
 def up(config: Config, settings: Settings = [], run_dir: RunDir = None, keep_going: KeepGoing = False) -> None:  # noqa: B006
-    """Start a whole cluster on this machine and show it until Ctrl-C."""
+    """Start a whole cluster on this machine and show it until Ctrl-C (exit code 130) or SIGTERM (0)."""
+    end_on_sigterm(0)  # who runs it as a service ends it so
     from services.launcher.up import run_up
 
     run_up(config, settings, run_dir, keep_going=keep_going)
@@ -62,7 +63,7 @@ def generate(
     seed: Seed = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print usage and time ledger at the end.")] = False,
 ) -> None:
-    """Stream the continuation of a text."""
+    """Stream the continuation of a text; on a terminal, say how to ask where its time went."""
     from services.launcher.ask import run_generate
 
     run_generate(text, at, max_tokens, temperature, seed, stats=stats)
@@ -70,7 +71,7 @@ def generate(
 
 @app.command()
 def chat(at: At = "", max_tokens: MaxTokens = 400, temperature: Temperature = None, seed: Seed = None) -> None:
-    """Talk to the model, turn by turn; an empty line or Ctrl-D ends."""
+    """Talk to the model, turn by turn; an empty line, Ctrl-D or Ctrl-C ends."""
     from services.launcher.ask import run_chat
 
     run_chat(at, max_tokens, temperature, seed)
@@ -183,10 +184,14 @@ def _foreign(
     other(args=arguments, prog_name=name, default_map=defaults)
 
 
+def end_on_sigterm(code: int) -> None:
+    """As the first process of a container a command would not see SIGTERM at all, unless it handles it."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(code))
+
+
 def main() -> None:
     """Entry point: errors of the tree end the command with one clear line and code 1."""
-    # As the first process of a container a command would not see SIGTERM at all, unless it handles it.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm(128 + signal.SIGTERM)
     try:
         app()
     except TandemError as error:

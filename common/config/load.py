@@ -104,9 +104,30 @@ def _apply(document: dict[str, Any], setting: str) -> None:
 
 def _yaml(text: str, source: str) -> Any:  # noqa: ANN401
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _OnceLoader)
+    except _GivenTwice as error:
+        raise ConfigError(f"{source}: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+
+
+class _GivenTwice(Exception):
+    pass
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """YAML lets the last of equal keys win without a word; whoever wrote the others would not know."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401
+        node = super().compose_mapping_node(anchor)  # as it is written: nothing is merged into it yet
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise _GivenTwice(f"the key {key.value} is given twice, on lines {lines[key.value]} and {line}")
+                lines[key.value] = line
+        return node
 
 
 def _fault(fault: dict[str, Any]) -> str:

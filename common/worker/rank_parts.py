@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from common.parallel.waits import run
 from common.request import Compatibility
 from common.telemetry.logs import get_log
 from common.worker.group import RankGroup, join_group
+from common.worker.memory import asked_by, device_of
 
 log = get_log(__name__)
 
@@ -57,7 +59,7 @@ def build_rank(
         ConfigError, CheckpointError: names what cannot be served.
     """
     path = Path(config.model.path)
-    device = torch.device("cuda", place.local_rank) if config.model.device == "cuda" else torch.device("cpu")
+    device = device_of(config, place)
     dtype = getattr(torch, config.model.dtype)
     group = join_group(
         place,
@@ -78,7 +80,9 @@ def build_rank(
         all_to_all=group.all_to_all,
         tensor_group=group.tensor_group,
     )
-    pool = LatentPool(blocks, model.latent_layers, config.block_tokens, model.latent_width, dtype, device)
+    shape = (blocks, model.latent_layers, config.block_tokens, model.latent_width)
+    with asked_by(f"{place.pod.role}.blocks", blocks, prod(shape) * dtype.itemsize, device):
+        pool = LatentPool(*shape, dtype, device)
     if group.arrival is not None:
         group.arrival.wait("loaded", worker.start_timeout_s)
     undrawable = undrawable_ids(path, model.vocab_size)

@@ -20,6 +20,7 @@ def kernels(
     json: Json = None, only: Annotated[str, typer.Option(help="sections whose name contains this")] = ""
 ) -> None:
     """Every kernel and its library baselines, with the fraction of the limits measured in the same run."""
+    _require_gpu("tandem bench kernels")
     from kernels.bench import attention, dense, elementwise, experts
     from kernels.bench.record import Limits, Result
 
@@ -44,6 +45,7 @@ def kernels(
 @app.command()
 def layer(json: Json = None, wide: Annotated[bool, typer.Option(help="256 experts as well")] = True) -> None:
     """One whole MoE layer, decode and prefill, in one CUDA graph: total, kernels in order, gaps, floor."""
+    _require_gpu("tandem bench layer")
     from kernels.bench import layers
     from kernels.bench.record import Limits, Result
 
@@ -88,6 +90,16 @@ def _run(command: str, measure: Callable[..., Iterable[object]], json: Path | No
             console.print(f"{name}: {found}")
 
 
+def _require_gpu(command: str) -> None:
+    """Before what is measured is imported: that may need libraries which only machines with GPUs have."""
+    import torch
+
+    if not torch.cuda.is_available():
+        why = "torch sees none here" if torch.version.cuda else "torch is built without CUDA here"
+        typer.echo(f"{command}: needs an NVIDIA GPU; {why}", err=True)
+        raise typer.Exit(1)
+
+
 def _line(r: object) -> str:
     from kernels.bench.record import Result
 
@@ -103,6 +115,7 @@ def _line(r: object) -> str:
 @app.command()
 def once() -> None:
     """Every kernel behind a target once, for a profiler: `make bench-counters`."""
+    _require_gpu("tandem bench once")
     from kernels.bench.once import run_once
 
     for name in run_once():

@@ -25,6 +25,7 @@ from common.worker.describe import describe
 from common.worker.engine_shape import decode_settings
 from common.worker.event_channel import EventChannel
 from common.worker.lifecycle import probes_of, serve_instance
+from common.worker.memory import asked_by
 from common.worker.rank_main import RankContext, end_process, poll_s, rank_main, rest_s
 from common.worker.rank_parts import RankParts
 from services.decode.acquaintance import Acquaintances
@@ -104,7 +105,8 @@ def _reader(context: RankContext, parts: RankParts, outcomes: Outcomes) -> Trans
     """The landing arena, one block longer than its slots, and the thread that reads into it."""
     decode, pool = context.config.decode, parts.pool
     shape = (decode.landing_blocks + 1, *pool.tensor.shape[1:])
-    arena = torch.zeros(shape, dtype=pool.tensor.dtype, device=pool.tensor.device)
+    with asked_by("decode.landing_blocks", decode.landing_blocks, shape[0] * pool.block_bytes, pool.tensor.device):
+        arena = torch.zeros(shape, dtype=pool.tensor.dtype, device=pool.tensor.device)
     mtp_slot_bytes = pool.tensor.shape[3] * pool.tensor.element_size() if parts.model.has_mtp else 0
     return TransferReader(
         f"{context.place.instance}@{context.incarnation:x}",

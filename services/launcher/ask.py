@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -27,9 +26,13 @@ class Answer:
     total_s: float = 0.0
 
 
-async def ask(client: InferenceClient, request: GenerateRequest, *, show: bool) -> Answer:
-    """Send one request of one choice and, with `show`, print its text as it comes."""
-    answer = Answer()
+async def ask(client: InferenceClient, request: GenerateRequest, *, show: bool, answer: Answer | None = None) -> Answer:
+    """Send one request of one choice and, with `show`, print its text as it comes.
+
+    Args:
+        answer: filled as it comes, for who wants what there was of one that was cut.
+    """
+    answer = answer or Answer()
     begun_s = time.monotonic()
     try:
         async for delta in client.generate(request):
@@ -67,42 +70,48 @@ def run_generate(
         stopping=Stopping(max_tokens=max_tokens),
     )
 
-    async def once() -> Answer:
+    answer = Answer()
+
+    async def once() -> None:
         async with InferenceClient(scheduler_address(at)) as client:
             sys.stdout.write(text)
-            return await ask(client, request, show=True)
+            await ask(client, request, show=True, answer=answer)
 
-    answer = _interruptible(once())
-    if stats and answer is not None:
-        _print_stats(answer)
+    try:
+        asyncio.run(once())  # Ctrl-C leaves the stream, which cancels the request on the server
+    finally:
+        if stats and answer.total_s:
+            _print_stats(answer)
+        elif answer.request_id and (stats or sys.stderr.isatty()):
+            told = f"tandem why {answer.request_id}" + (f" --at {at}" if at else "")
+            Console(stderr=True).print(told, style="dim", highlight=False, soft_wrap=True)
 
 
 def run_chat(at: str, max_tokens: int, temperature: float | None, seed: int | None) -> None:
-    asyncio.run(_chat(scheduler_address(at), max_tokens, SamplingOptions(temperature=temperature, seed=seed)))
+    """The prompt is read between two runs of the event loop: nothing then stands between Ctrl-C and the end."""
+    address, turns = scheduler_address(at), list[ChatMessage]()
+    sampling, stopping = SamplingOptions(temperature=temperature, seed=seed), Stopping(max_tokens=max_tokens)
+
+    async def reply() -> Answer:
+        async with InferenceClient(address) as client:
+            return await ask(
+                client, GenerateRequest(chat=tuple(turns), sampling=sampling, stopping=stopping), show=True
+            )
+
+    while said := _said():
+        turns.append(ChatMessage("user", said))
+        turns.append(ChatMessage("assistant", asyncio.run(reply()).text))
 
 
-async def _chat(address: str, max_tokens: int, sampling: SamplingOptions) -> None:
-    turns: list[ChatMessage] = []
-    async with InferenceClient(address) as client:
-        while True:
-            try:
-                said = (await asyncio.to_thread(input, "you> ")).strip()
-            except EOFError:
-                said = ""
-            if not said:
-                return
-            turns.append(ChatMessage("user", said))
-            request = GenerateRequest(chat=tuple(turns), sampling=sampling, stopping=Stopping(max_tokens=max_tokens))
-            answer = await ask(client, request, show=True)
-            turns.append(ChatMessage("assistant", answer.text))
-
-
-def _interruptible(work: Coroutine[None, None, Answer]) -> Answer | None:
-    """Ctrl-C leaves the stream, which cancels the request on the server."""
+def _said() -> str:
+    """What was typed; empty at an empty line or the end of input."""
     try:
-        return asyncio.run(work)
+        return input("you> ").strip()
+    except EOFError:
+        return ""
     except KeyboardInterrupt:
-        return None
+        sys.stdout.write("\n")  # the shell's next prompt gets a line of its own
+        raise
 
 
 def _print_stats(answer: Answer) -> None:

@@ -13,7 +13,15 @@ from common.rpc.inference_data import ClusterInfo
 from services.launcher.child import Child
 from services.launcher.embedded import EmbeddedNats, EmbeddedServer, EmbeddedValkey
 from services.launcher.ports import free_ports, require_ports
-from services.launcher.processes import ProcessPlan, instance_names, pod_plans, port_ranges, resolve, scheduler_plans
+from services.launcher.processes import (
+    ProcessPlan,
+    instance_names,
+    pod_plans,
+    port_ranges,
+    require_pools,
+    resolve,
+    scheduler_plans,
+)
 from services.launcher.run_directory import Endpoint, RunDirectory
 from services.launcher.status import cluster_of
 
@@ -47,8 +55,9 @@ class LocalCluster:
         """Start every process; returns before they are ready.
 
         Raises:
-            ConfigError: a port cannot be had; nothing was started.
+            ConfigError: a pool is empty or a port cannot be had; nothing was started.
         """
+        require_pools(self.config)
         require_ports(port_ranges(self.config))
         scheduler = self.config.scheduler
         self._start_embedded()
@@ -151,6 +160,7 @@ class LocalCluster:
         for name in reversed(list(self.servers)):
             self.servers.pop(name).stop()
         self.run.remove_endpoint()
+        self.run.release()
         return killed
 
     def hurry(self) -> None:

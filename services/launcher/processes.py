@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import ROLES, PodPlace, Role, parallel_of, pods, ranks
+from common.errors import ConfigError
 from services.launcher.ports import PortRange
 
 
@@ -18,6 +19,17 @@ class ProcessPlan:
     command: tuple[str, ...]
     metrics: tuple[str, ...]  # host:port of what it exports
     drain_timeout_s: float
+
+
+def require_pools(config: ClusterConfig) -> None:
+    """A release of the chart may leave a pool to another one; a cluster of one machine answers nothing without.
+
+    Raises:
+        ConfigError: names the field.
+    """
+    for role in ROLES:
+        if not parallel_of(config, role).groups:
+            raise ConfigError(f"{role}.parallel.groups = 0: at least 1, for requests need both pools")
 
 
 def resolve(config: ClusterConfig, free_ports: Callable[[int], int]) -> ClusterConfig:

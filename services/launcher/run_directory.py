@@ -1,5 +1,6 @@
 """Where a running cluster writes its logs, its resolved configuration and its endpoints, and how others find it."""
 
+import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from common.errors import ConfigError, DependencyUnavailable
 
 RUNS = "TANDEM_RUNS"  # environment: the directory of run directories, ./run unless set
 _ENDPOINT = "endpoint.json"
+_LOCK = "lock"  # held by the launcher, with its process id; stays, for a name that comes and goes locks nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +39,50 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: int | None = None  # file descriptor, which processes that are started do not get
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":
-        """Make the directory, empty of an earlier run's logs.
+        """Make the directory, empty of an earlier run's logs, and keep it from others until `release`.
 
         Raises:
             ConfigError: a live cluster is using it, or it cannot be made or written.
         """
         run = cls(path)
         try:
-            if (endpoint := run.live_endpoint()) is not None:
-                raise ConfigError(f"{path}: in use by cluster {endpoint.cluster}, process {endpoint.pid}")
             run.logs.mkdir(parents=True, exist_ok=True)
+            run._take()
             for log in run.logs.glob("*.log"):
                 log.unlink()
             run.remove_endpoint()
         except OSError as error:
+            run.release()
             raise ConfigError(f"run directory {path}: cannot be used: {error.strerror}") from error
+        except ConfigError:
+            run.release()
+            raise
         return run
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take(self) -> None:
+        file = self.path / _LOCK
+        self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = file.read_text(encoding="utf-8").strip()  # nothing yet, of one that starts at this moment
+            raise ConfigError(
+                f"{self.path}: in use by the cluster of {f'process {holder}' if holder else 'another start'}"
+            ) from error
+        if (endpoint := self.live_endpoint()) is not None:
+            raise ConfigError(f"{self.path}: in use by cluster {endpoint.cluster}, process {endpoint.pid}")
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"{os.getpid()}\n".encode())
 
     @property
     def logs(self) -> Path:
@@ -107,7 +134,10 @@ def find_endpoint(runs: Path | None = None) -> Endpoint:
         if path.is_dir() and (endpoint := RunDirectory(path).live_endpoint()) is not None
     ]
     if not found:
-        raise DependencyUnavailable(f"no cluster runs under {directory.absolute()}; start one with `tandem up`")
+        raise DependencyUnavailable(
+            f"no cluster runs under {directory.absolute()}: start one with `tandem up`, set {RUNS} to the directory "
+            "where its run directory lies, or name its scheduler with --at host:port"
+        )
     if len(found) > 1:
         names = ", ".join(f"{endpoint.cluster} at {endpoint.schedulers[0]}" for endpoint in found)
         raise DependencyUnavailable(f"several clusters run under {directory.absolute()} ({names}); name one with --at")

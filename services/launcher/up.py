@@ -1,4 +1,4 @@
-"""`tandem up`: a cluster in the foreground until Ctrl-C."""
+"""`tandem up`: a cluster in the foreground until Ctrl-C or SIGTERM."""
 
 import signal
 import time
@@ -14,6 +14,7 @@ from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from services.launcher.child import ChildDied
 from services.launcher.cluster import LocalCluster
+from services.launcher.processes import instance_names
 from services.launcher.run_directory import RunDirectory, runs_directory
 from services.launcher.status import pools_line, pools_table
 
@@ -37,25 +38,21 @@ def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going:
 def running_cluster(
     config: ClusterConfig, run_dir: Path | None, console: Console, start_timeout_s: float | None = None
 ) -> Iterator[LocalCluster]:
-    """A ready cluster, stopped in order at the end. Ctrl-C and SIGTERM end the block quietly, a second Ctrl-C kills.
+    """A ready cluster, stopped in order at the end, however that comes; a second Ctrl-C or SIGTERM then kills.
 
     Raises:
-        SystemExit: Ctrl-C or SIGTERM came before it was ready, so there is no block to end.
+        KeyboardInterrupt, SystemExit: Ctrl-C, or SIGTERM as the command handles it; raised again after the stop.
     """
     run = RunDirectory.create(run_dir or runs_directory() / config.cluster)
     cluster = LocalCluster(config, run)
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
-        signal.signal(number, signal.default_int_handler)
-    ready = False
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     try:
         cluster.start()
         _wait(cluster, console, start_timeout_s or config.decode.worker.start_timeout_s)
-        ready = True
         yield cluster
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         console.print("stopping")
-        if not ready:
-            raise SystemExit(130) from None
+        raise
     finally:
         _stop(cluster, console)
 
@@ -79,19 +76,20 @@ def _wait(cluster: LocalCluster, console: Console, timeout_s: float) -> None:
 
 def _show(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None:
     """The live table, or a line now and then where nobody can watch a table."""
+    names = instance_names(cluster.config)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4) as live:
             while True:
                 _check(cluster, console, keep_going=keep_going)
                 pools = cluster.ask(cluster.schedulers[0])
-                live.update(pools_table(pools) if pools else Text(f"{cluster.schedulers[0]} does not answer"))
+                live.update(pools_table(pools, names) if pools else Text(f"{cluster.schedulers[0]} does not answer"))
                 time.sleep(_TABLE_INTERVAL_S)
     said, due_s = "", 0.0
     while True:
         _check(cluster, console, keep_going=keep_going)
         if time.monotonic() >= due_s:
             pools = cluster.ask(cluster.schedulers[0])
-            line = pools_line(pools) if pools else f"{cluster.schedulers[0]} does not answer"
+            line = pools_line(pools, names) if pools else f"{cluster.schedulers[0]} does not answer"
             if line != said:
                 console.print(line, highlight=False, soft_wrap=True)
             said, due_s = line, time.monotonic() + _LINE_INTERVAL_S
@@ -111,7 +109,7 @@ def _check(cluster: LocalCluster, console: Console, *, keep_going: bool) -> None
 def _stop(cluster: LocalCluster, console: Console) -> None:
     try:
         killed = cluster.stop()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         cluster.hurry()
         killed = cluster.stop()
     if killed:

@@ -20,6 +20,7 @@ LADDER: tuple[tuple[str, ...], ...] = (
     ("common.worker",),
     ("services.scheduler", "services.prefill", "services.decode", "services.autoscaler", "services.launcher"),
     ("services.cli",),
+    ("services.entry",),
 )
 # Edges on one rung that are meant, each with its reason.
 SAME_RUNG = {

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from services.launcher.doctor.check_node import SHM_BYTES
-from services.launcher.doctor.config_fault import setting_of
 from services.launcher.doctor.diagnose import diagnose
 from services.launcher.doctor.memory_need import RESERVED_BYTES, memory_need
+from services.launcher.doctor.names import setting_of
 from tests.helm.chart import CHART, PRESETS, ROOT, Chart
 from tests.helm.test_presets import POD, config_of
 from tests.services.launcher.doctor.healthy import GIB, V3, healthy

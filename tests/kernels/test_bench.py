@@ -3,7 +3,10 @@
 import json
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
+from kernels.bench.cli import app
 from kernels.bench.figures import draw
 from kernels.bench.record import Limits, Work, result
 from kernels.bench.table import START, STOP, rewrite
@@ -61,3 +64,12 @@ def test_figures_are_drawn(results, tmp_path):
     paths = draw(results, tmp_path / "figures")
     assert [path.name for path in paths] == ["gemm.png", "grouped_gemm.png"]
     assert all(path.stat().st_size > 1000 for path in paths)
+
+
+@pytest.mark.parametrize("command", ["kernels", "layer", "once"])
+def test_a_machine_without_a_gpu_is_told_in_one_line(command, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = CliRunner().invoke(app, [command])
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"tandem bench {command}: needs an NVIDIA GPU; torch ")

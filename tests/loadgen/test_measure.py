@@ -1,10 +1,13 @@
 """Latencies of records made by hand, against values worked out by hand."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from loadgen.measure import Bounds, Saturation, distribution, latency, saturation, summarize
 from loadgen.record import Record
-from loadgen.report import Report, Verdict
+from loadgen.report import Report, Verdict, show
 from loadgen.sender import SenderDone
 
 
@@ -95,3 +98,30 @@ def test_verdicts(error: str, lag_ms: float, verdict: Verdict, code: int) -> Non
     report = Report({}, summary, Saturation(lag_ms, 0.0, 0.1, 20.0))
     assert report.verdict is verdict
     assert verdict.exit_code == code
+
+
+def test_a_run_without_a_measured_request_has_not_passed() -> None:
+    report = Report({}, summarize([record((1.5,), (1,))], Bounds(), warmup_s=9.0), Saturation(0.0, 0.0, 0.1, 20.0))
+    assert report.verdict is Verdict.UNMEASURED
+    assert report.verdict.exit_code == 1
+
+
+def test_an_interrupted_run_says_so_whatever_it_measured() -> None:
+    for error in ("", "OVERLOADED"):
+        summary = summarize([record((1.5,), (1,), error=error)], Bounds())
+        report = Report({}, summary, Saturation(99.0, 0.0, 0.1, 20.0), interrupted=True)
+        assert (report.verdict, report.verdict.exit_code) == (Verdict.INTERRUPTED, 130)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_number_is_cut_on_a_narrow_terminal(width: int) -> None:
+    slow = record((12345.6, 25812.3), (1, 20000), scheduled_s=1.0, ended_s=99999.0, prompt_tokens=12345678901)
+    said = io.StringIO()
+    report = Report({}, summarize([slow], Bounds()), Saturation(0.0, 0.0, 0.1, 20.0))
+    show(report, Console(file=said, width=width))
+    text = said.getvalue()
+    assert "…" not in text
+    assert text.count(" 12344600.0") == 6  # TTFT: mean, percentiles, max
+    assert text.count(" 25811300.0") == 6  # E2E
+    assert " 20000" in text
+    assert " 12345678901" in text

@@ -1,10 +1,16 @@
 """Real sender processes against a real gRPC server that emits tokens at known times."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -17,6 +23,7 @@ from loadgen.run import Outcome, run
 from loadgen.workload import Schedule, Shaping, Target, schedule, synthetic_rows
 from tests.fakes.inference_server import Answer, Emission, InferenceServer
 
+ROOT = Path(__file__).resolve().parents[2]
 TARGET = Target("fake", 2000, 4096)
 
 
@@ -30,6 +37,13 @@ def steady(first_tokens: int, later: int, tokens_a_message: int, gap_s: float) -
     emissions = [Emission(0.05, first_tokens)]
     emissions += [Emission(0.05 + (i + 1) * gap_s, tokens_a_message) for i in range(later)]
     return Answer(emissions)
+
+
+def received(server: InferenceServer, count: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while len(server.servicer.received) < count:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def mean_ms(values: Distribution | None) -> float:
@@ -165,15 +179,58 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "named"),
         [
-            ([], "rate"),
-            (["--rate", "0"], "rate"),
-            (["--rate", "1", "--cv", "-1"], "cv"),
-            (["--rate", "1", "--scale-lengths", "1/0"], "scale-lengths"),
-            (["--rate", "1", "--scale-lengths", "x"], "scale-lengths"),
+            ([], "rate = None"),
+            (["--requests", "5"], "rate = None"),
+            (["--rate", "0"], "rate = 0.0: a finite number of requests per second above 0"),
+            (["--rate", "nan"], "rate = nan: a finite number"),
+            (["--rate", "inf"], "rate = inf: a finite number"),
+            (["--rate", "1", "--slo-ttft-ms", "nan"], "slo-ttft-ms = nan"),
+            (["--rate", "1", "--cv", "-1"], "cv = -1.0"),
+            (["--rate", "1", "--speed", "0"], "speed = 0.0"),
+            (["--rate", "1", "--scale-lengths", "1/0"], "scale-lengths = 1/0"),
+            (["--rate", "1", "--scale-lengths", "x"], "scale-lengths = x"),
+            (["--rate", "1", "--shared-prefix-tokens", "257"], "shared-prefix-tokens = 257: at most the prompt's 256"),
+            (["--rate", "1", "--shared-prefix-tokens", "129", "--scale-lengths", "1/2"], "at most the prompt's 128"),
+            (["--rate", "1", "--requests", "1", "--warmup-s", "0.1"], "warmup-s = 0.1: at most 0"),
             (["--trace", "missing.csv"], "missing.csv"),
+            (["--rate", "1", "--json", "missing/s.json"], "json = missing/s.json: a file that can be written: No such"),
+            (["--rate", "1", "--jsonl", "."], "jsonl = .: a file that can be written: Is a directory"),
         ],
     )
-    def test_bad_options_are_named(self, options: list[str], named: str) -> None:
+    def test_bad_options_are_named_before_anything_is_sent(self, options: list[str], named: str) -> None:
         result = CliRunner().invoke(app, ["--at", "127.0.0.1:1", *options])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert named in result.output
+
+    def test_what_can_be_written_is_left_as_it_was(self, tmp_path: Path) -> None:
+        old = tmp_path / "old.json"
+        old.write_text("old")
+        files = ["--json", str(old), "--jsonl", str(tmp_path / "new.jsonl")]
+        assert CliRunner().invoke(app, ["--at", "127.0.0.1:1", "--rate", "1", *files]).exit_code == 1
+        assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("old.json", "old")]
+
+    def test_ctrl_c_leaves_a_report_of_what_had_ended(self, tmp_path: Path) -> None:
+        """To the whole foreground group, as a terminal does."""
+        shape = ["--requests", "40", "--rate", "20", "--output-tokens", "1", "--senders", "2"]
+        file = tmp_path / "s.json"
+        script = lambda request: Answer([Emission(0.0 if (request.sampling.seed or 0) < 4 else 60.0, 1)])  # noqa: E731
+        with InferenceServer(script) as server:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "services.cli", "load", "--at", server.address, *shape, "--json", str(file)],
+                cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+            try:
+                received(server, 8)  # the first four have ended long ago
+                for sender in psutil.Process(process.pid).children():
+                    sender.send_signal(signal.SIGINT)
+                received(server, 12)  # senders go on: when they end is not theirs to decide
+                os.killpg(process.pid, signal.SIGINT)
+                said, errors = process.communicate(timeout=20)
+            finally:
+                process.kill()
+        assert (process.returncode, errors) == (130, "")
+        assert "4 of 4 succeeded" in said
+        assert said.splitlines()[-1] == "interrupted"
+        document = json.loads(file.read_text())
+        assert (document["verdict"], document["summary"]["succeeded"]) == ("interrupted", 4)

@@ -33,9 +33,7 @@ def _redis(redis: Redis) -> Iterator[Finding]:
         yield error("redis-untrusted", redis.error, _AUTHORITY, "tls.caSecret")
         return
     if redis.error:
-        yield error(
-            "redis-unreachable", redis.error, "an answer within redis.timeoutSeconds", "redis.external.urlSecret"
-        )
+        yield error("redis-unreachable", redis.error, "an answer within redis.timeout_s", "redis.external.urlSecret")
         return
     if _version(redis.version) < _REDIS_VERSION:
         yield error("redis-version", f"version {redis.version}", "6.2 or later", "redis.external.urlSecret")
@@ -66,7 +64,7 @@ def _nats(nats: Nats) -> Iterator[Finding]:
         yield error("nats-untrusted", nats.error, _AUTHORITY, "tls.caSecret")
         return
     if nats.error:
-        yield error("nats-unreachable", nats.error, "an answer within nats.timeoutSeconds", "nats.external.urlSecret")
+        yield error("nats-unreachable", nats.error, "an answer within nats.timeout_s", "nats.external.urlSecret")
         return
     if _version(nats.version) < _NATS_VERSION:
         yield error("nats-version", f"version {nats.version}", "2.9 or later", "nats.external.urlSecret")

@@ -23,4 +23,4 @@ def check_model(facts: Facts) -> Iterator[Finding]:
         yield error("model-format", f"quant_method = {method}", "fp8 as DeepSeek publishes it", "model.store.directory")
     if facts.on_gpu and facts.config.model.dtype == "float32":
         limit = f"bfloat16: kernels for compute capability {CAPABILITY} take no fp32 latent"
-        yield error("latent-dtype", "layout.dtype = float32 on GPUs", limit, "layout.dtype")
+        yield error("latent-dtype", "model.dtype = float32 on GPUs", limit, "layout.dtype")

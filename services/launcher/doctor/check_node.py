@@ -48,7 +48,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         yield error(
             "memory",
             f"the pod may take {size(facts.node.memory_bytes)}",
-            f"{size(need.total * ranks)} for {ranks} ranks: weights and {role}.settings.blocks",
+            f"{size(need.total * ranks)} for {ranks} ranks: weights and {role}.blocks",
             f"{role}.resources.limits.memory",
         )
 

@@ -37,7 +37,7 @@ def run_doctor(
     try:
         config = load_cluster(file, settings)
     except ConfigError as fault:
-        findings = config_faults(fault)
+        findings = config_faults(fault, file)
     else:
         findings = diagnose(asyncio.run(gather(config, role, patient=patient)))
     show(findings, role, as_json=as_json)
@@ -63,7 +63,7 @@ async def gather(config: ClusterConfig, role: DoctorRole, *, patient: bool) -> F
 def show(findings: Sequence[Finding], role: DoctorRole, *, as_json: bool) -> None:
     console = Console()
     if as_json:
-        document = {"role": role, "findings": [asdict(one) for one in findings]}
+        document = {"role": role, "findings": [{**asdict(one), "field": one.field} for one in findings]}
         console.print(json.dumps(document, indent=1), highlight=False, markup=False, soft_wrap=True)
         return
     if not findings:
@@ -73,7 +73,7 @@ def show(findings: Sequence[Finding], role: DoctorRole, *, as_json: bool) -> Non
     for name in ("severity", "check", "found", "must be", "change"):
         table.add_column(name, overflow="fold")
     for one in findings:
-        table.add_row(one.severity.value, one.id, one.found, one.limit, one.setting)
+        table.add_row(one.severity.value, one.id, one.found, one.limit, one.change)
     console.print(table, highlight=False, markup=False)
 
 

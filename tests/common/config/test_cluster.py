@@ -145,6 +145,29 @@ def test_a_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path, raw: byte
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("model: {path: a, name: a}\nblock_tokens: 64\nmodel: {path: b, name: b}\n", "key model .* lines 1 and 3"),
+        ("decode:\n  blocks: 1\n  max_running: 2\n  blocks: 3\n", "key blocks .* lines 2 and 4"),
+        ("decode: {blocks: 1, 'blocks': 3}\n", "key blocks .* lines 1 and 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused_with_its_lines(tmp_path: Path, text: str, named: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"{file}: the {named}"):
+        load_cluster(file)
+
+
+def test_equal_keys_of_different_sections_are_no_repetition(tmp_path: Path) -> None:
+    file = write(tmp_path, {"model": MODEL})
+    # What is merged may be given again.
+    file.write_text(file.read_text() + "prefill: &pool\n  blocks: 99\ndecode:\n  <<: *pool\n  blocks: 100\n")
+    config = load_cluster(file)
+    assert (config.prefill.blocks, config.decode.blocks) == (99, 100)
+
+
 def test_a_setting_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"setting 'block_tokens=\[1': not YAML"):
         load_cluster(write(tmp_path, {"model": MODEL}), ["block_tokens=[1"])

@@ -49,12 +49,12 @@ def test_ranges_that_meet_are_refused(other: int) -> None:
             "first_port = 65535: 2 ports",
         ),
         ({"prefill": {"worker": {"first_port": 9, "first_metrics_port": 9}}}, "prefill.worker.first_port = 9: ports 9"),
+        ({"prefill": {"parallel": {"groups": 0}}}, "prefill.parallel.groups = 0: at least 1"),
+        ({"decode": {"parallel": {"groups": 0}}}, "decode.parallel.groups = 0: at least 1"),
         ({"scheduler": {"port": 9}, "decode": {"worker": {"first_port": 9}}}, "scheduler.port = 9: ports 9 to 9 meet"),
     ],
 )
-def test_a_cluster_whose_ports_cannot_be_had_starts_nothing(
-    tmp_path: Path, parts: dict[str, object], said: str
-) -> None:
+def test_a_cluster_that_cannot_answer_starts_nothing(tmp_path: Path, parts: dict[str, object], said: str) -> None:
     config = ClusterConfig.model_validate({"model": {"path": "m", "name": "m"}, **parts})
     cluster = LocalCluster(config, RunDirectory.create(tmp_path / "run"))
     with pytest.raises(ConfigError, match=said):

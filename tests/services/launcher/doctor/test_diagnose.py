@@ -1,15 +1,17 @@
 """Misconfigurations, each alone in an otherwise healthy place, are refused by name; healthy places are left alone."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError
-from services.launcher.doctor.config_fault import config_faults, setting_of
+from services.launcher.doctor.config_fault import config_faults
 from services.launcher.doctor.diagnose import diagnose
 from services.launcher.doctor.facts import Cache, Hca, Loopback, Peer
 from services.launcher.doctor.finding import Severity
 from services.launcher.doctor.memory_need import memory_need
+from services.launcher.doctor.names import field_of, setting_of
 from tests.services.launcher.doctor.healthy import COMPATIBILITY, GIB, H100, PRESETS, healthy
 
 
@@ -200,8 +202,34 @@ def test_what_only_costs_time_is_a_warning(change, id_):
 
 def test_a_refused_file_names_the_values():
     fault = ConfigError("f.yaml: prefill.parallel.ep = 7: must divide the model's 256 routed experts; model.path: gone")
-    found = config_faults(fault)
+    found = config_faults(fault, Path("f.yaml"))
     assert [(one.id, one.setting) for one in found] == [("config", "prefill.ep"), ("config", "model.store.directory")]
     assert found[0].limit == "must divide the model's 256 routed experts"
     assert setting_of("decode.blocks") == "decode.settings.blocks"
+    assert found[0].change == "prefill.parallel.ep (chart: prefill.ep)"
     assert setting_of("block_tokens") == "layout.blockTokens"
+
+
+@pytest.mark.parametrize(
+    ("setting", "field"),
+    [
+        ("layout.dtype", "model.dtype"),
+        ("decode.settings.blocks", "decode.blocks"),
+        ("decode.gpusPerNode", "decode.parallel.instances_per_pod"),
+        ("prefill.ep", "prefill.parallel.ep"),
+        ("decode.worker", "decode.worker.host"),
+        ("prefill.worker.threads", "prefill.worker.threads"),
+        ("model.download.enabled", "model.path"),
+        ("redis.external.urlSecret", "redis.url"),
+        ("nats.mode", "nats.url"),
+        ("contextTokens", "context_tokens"),
+        ("rdma.hcas", ""),
+        ("decode.gpu.products", ""),
+        ("node: NVIDIA driver", ""),
+        ("--config", ""),
+    ],
+)
+def test_what_to_change_is_named_as_the_file_names_it(setting, field):
+    assert field_of(setting) == field
+    if field and setting not in ("model.download.enabled", "nats.mode"):  # a second value that leads to the field
+        assert setting_of(field) == setting

@@ -6,6 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 from redis.asyncio import Redis
 
@@ -183,6 +184,33 @@ def test_a_refused_file_ends_with_an_error(tmp_path, capsys):
     assert run_doctor(file, "decode", [], as_json=True) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["id"], finding["severity"], finding["setting"]) == ("config", "error", "layout.draftTokens")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "found", "change"),
+    [
+        (None, [], "nope.yaml: cannot be read: No such file or directory", "--config"),
+        ("a: [", [], "nope.yaml: not YAML: while parsing", "--config"),
+        ("a: 1\na: 2\n", [], "nope.yaml: the key a is given twice, on lines 1 and 2", "--config"),
+        (
+            "model: {path: gone, name: m}\n",
+            [],
+            "gone: holds no config.json",
+            "model.path (chart: model.store.directory)",
+        ),
+        ("model: {path: gone, name: m}\n", ["model.name.x=1"], "setting 'model.name.x=1': name is a value", "--set"),
+        ("model: {path: gone, name: m, dtype: x}\n", [], "model.dtype = 'x'", "model.dtype (chart: layout.dtype)"),
+    ],
+)
+def test_a_file_that_is_refused_is_named_with_the_cause(tmp_path, capsys, monkeypatch, text, settings, found, change):
+    monkeypatch.setenv("COLUMNS", "400")
+    file = tmp_path / "nope.yaml"
+    if text is not None:
+        file.write_text(text)
+    assert run_doctor(file, "decode", settings, as_json=False) == 1
+    said = capsys.readouterr().out
+    assert found in said
+    assert f"│ {change} " in said
 
 
 def test_an_error_stays_in_view_as_long_as_it_was_asked_to(tmp_path, capsys, monkeypatch):
