@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -85,6 +86,7 @@ def run(
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
     """A process that is started within never hears the terminal's Ctrl-C: who started it decides when it ends."""
+    resource_tracker.ensure_running()  # its own start would let the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
