@@ -1,13 +1,14 @@
 """What a connection to NATS counted, as metrics."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from common.bus.connection import BusCounters
 
-OUTCOMES = ("published", "unpublished", "received", "malformed", "overrun")
+OUTCOMES = tuple(one.name for one in fields(BusCounters) if one.name != "disconnects")
 
 
 class ExportedBus(Collector):

@@ -67,7 +67,7 @@ async def test_malformed_messages_are_counted_and_disturb_nobody(pair, cluster, 
     assert heard == [CancelNotice("good")]
     registry = CollectorRegistry()
     registry.register(ExportedBus(hearer.counters, {"model": "m"}))
-    outcomes = {"published": 0, "unpublished": 0, "received": 1, "malformed": 4, "overrun": 0}
+    outcomes = {"published": 0, "unpublished": 0, "received": 1, "malformed": 4, "overrun": 0, "broken": 0}
     for outcome, count in outcomes.items():
         labels = {"model": "m", "outcome": outcome}
         assert registry.get_sample_value("tandem_bus_messages_total", labels) == count
