@@ -16,15 +16,14 @@ from services.launcher.processes import ProcessPlan
 from services.launcher.run_directory import RunDirectory
 
 DRAINS = """
-import signal, sys, threading
-asked = [threading.Event(), threading.Event()]
-def hear(*_):
-    asked[asked[0].is_set()].set()
-signal.signal(signal.SIGTERM, hear)
+import signal, sys, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 print("up", flush=True)
-while not asked[0].wait(0.02): pass
+while not asked: time.sleep(0.02)
 for _ in range(int(float(sys.argv[1]) / 0.02)):
-    if asked[1].wait(0.02):
+    time.sleep(0.02)
+    if len(asked) > 1:
         print("cut", flush=True)
         sys.exit(0)
 print("drained", flush=True)
