@@ -70,7 +70,9 @@ def show(findings: Sequence[Finding], role: DoctorRole, *, as_json: bool) -> Non
         console.print(f"{role}: nothing found that needs a change", highlight=False)
         return
     table = Table(title=f"{role}: {len(findings)} findings")
-    for name in ("severity", "check", "found", "must be", "change"):
+    for name in ("severity", "check"):
+        table.add_column(name, no_wrap=True)  # what one searches for stays in one piece
+    for name in ("found", "must be", "change"):
         table.add_column(name, overflow="fold")
     for one in findings:
         table.add_row(one.severity.value, one.id, one.found, one.limit, one.change)
