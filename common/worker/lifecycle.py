@@ -181,6 +181,8 @@ async def _drain(
     if ending is not None:
         ending.finish()
         await wait_while(lambda: not ending.finished())
+    if engine.error is not None:
+        return False
     drained = loop.time() < deadline_s and not at_once.is_set()
     log.info("drained" if drained else "drain cut short" if at_once.is_set() else "drain timed out")
     return drained

@@ -68,7 +68,7 @@ async def open_surroundings(
             clock=clock,
         )
     finally:
-        await schedulers.close()
-        await bus.close()
         picture.close()
         api.close()
+        await schedulers.close()
+        await bus.close()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from common.errors import ConfigError, DependencyUnavailable
+from common.telemetry.listener import ANY, listen
 
 _ATTEMPTS = 100
 _LAST_PORT = 65535
-_ANY_HOST = frozenset({"", "0.0.0.0", "::"})
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> int:
@@ -61,12 +61,12 @@ def require_ports(ranges: Sequence[PortRange]) -> None:
             most = _LAST_PORT - one.count + 1
             raise ConfigError(f"{one}: {one.count} ports from there on go past {_LAST_PORT}, so at most {most}")
     for one, other in combinations(ranges, 2):
-        same_host = one.host == other.host or not _ANY_HOST.isdisjoint((one.host, other.host))
+        same_host = one.host == other.host or not {"", *ANY}.isdisjoint((one.host, other.host))
         if same_host and one.first <= other.last and other.first <= one.last:
             raise ConfigError(f"{one}: ports {one.first} to {one.last} meet those of {other}, to {other.last}")
     for one in ranges:
         for port in range(one.first, one.last + 1):
             try:
-                socket.create_server((one.host, port)).close()
+                listen(one.host, port).close()
             except OSError as error:
                 raise ConfigError(f"{one}: cannot listen on {one.host}:{port}: {error.strerror}") from error

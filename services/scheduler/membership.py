@@ -148,6 +148,7 @@ class Membership:
         await all_ended({watcher})
         self._fleet.remove(instance)
         self._held_until_s = {key: until_s for key, until_s in self._held_until_s.items() if key[0] != instance}
+        self._draining = {key for key in self._draining if key[0] != instance}
         peer.fence("removed from the cluster")
         await peer.client.close()
 

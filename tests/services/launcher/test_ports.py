@@ -1,11 +1,11 @@
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
 from common.config.cluster import ClusterConfig
 from common.errors import ConfigError
+from common.telemetry.listener import listen
 from services.launcher.cluster import LocalCluster
 from services.launcher.ports import PortRange, free_ports, require_ports
 from services.launcher.run_directory import RunDirectory
@@ -17,11 +17,14 @@ def test_free_ports_are_free() -> None:
     require_ports([PortRange("scheduler.port", HOST, free_ports(3), 3)])
 
 
-def test_a_taken_port_is_named_with_its_field() -> None:
+@pytest.mark.parametrize("host", [HOST, "::1", "::"])
+def test_a_taken_port_is_named_with_its_field(host: str) -> None:
     first = free_ports(2)
-    said = rf"decode.worker.first_port = {first}: cannot listen on {HOST}:{first + 1}: Addr"
-    with socket.create_server((HOST, first + 1)), pytest.raises(ConfigError, match=said):
-        require_ports([PortRange("decode.worker.first_port", HOST, first, 2)])
+    ports = [PortRange("decode.worker.first_port", host, first, 2)]
+    require_ports(ports)
+    said = re.escape(f"decode.worker.first_port = {first}: cannot listen on {host}:{first + 1}: Addr")
+    with listen(host, first + 1), pytest.raises(ConfigError, match=said):
+        require_ports(ports)
 
 
 def test_ports_past_the_last_are_refused() -> None:
