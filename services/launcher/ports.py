@@ -1,35 +1,51 @@
 """Ports of this machine: free ones, and whether those that a file asks for can be had."""
 
+import random
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 from common.errors import ConfigError, DependencyUnavailable
 from common.telemetry.listener import ANY, listen
 
 _ATTEMPTS = 100
+_FIRST_PORT = 10000  # below, servers have their usual places
 _LAST_PORT = 65535
+_KERNEL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> int:
     """The first of `count` consecutive ports nobody listens on now.
 
-    Another process may still be quicker; its victim then ends with an error that names the port.
+    None that the kernel gives away by itself, as it does for every connection, unless it has them all: their owner asks
+    for them seconds later. Who asks for the same number may still be quicker; its victim then ends with an error that
+    names the port.
     """
+    kernel = kernel_ports()
+    every = range(_FIRST_PORT, _LAST_PORT - count + 2)
+    choices = [first for first in every if first + count <= kernel.start or first >= kernel.stop] or every
     for _ in range(_ATTEMPTS):
         with ExitStack() as held:
-            first = int(held.enter_context(socket.create_server((host, 0))).getsockname()[1])
-            if first + count - 1 > _LAST_PORT:
-                continue
+            first = random.choice(choices)
             try:
-                for port in range(first + 1, first + count):
+                for port in range(first, first + count):
                     held.enter_context(socket.create_server((host, port)))
             except OSError:
                 continue
             return first
     raise DependencyUnavailable(f"no {count} consecutive free ports on {host} in {_ATTEMPTS} attempts")
+
+
+def kernel_ports() -> range:
+    """From which the kernel takes a port for whoever names none; empty where it does not say."""
+    try:
+        low, high = map(int, _KERNEL_PORTS.read_text(encoding="ascii").split())
+    except FileNotFoundError:
+        return range(0)
+    return range(low, high + 1)
 
 
 @dataclass(frozen=True, slots=True)

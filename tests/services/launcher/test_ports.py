@@ -6,8 +6,9 @@ import pytest
 from common.config.cluster import ClusterConfig
 from common.errors import ConfigError
 from common.telemetry.listener import listen
+from services.launcher import ports
 from services.launcher.cluster import LocalCluster
-from services.launcher.ports import PortRange, free_ports, require_ports
+from services.launcher.ports import PortRange, free_ports, kernel_ports, require_ports
 from services.launcher.run_directory import RunDirectory
 
 HOST = "127.0.0.1"
@@ -17,14 +18,28 @@ def test_free_ports_are_free() -> None:
     require_ports([PortRange("scheduler.port", HOST, free_ports(3), 3)])
 
 
+def test_free_ports_are_none_that_a_connection_may_get() -> None:
+    kernel = set(kernel_ports())
+    assert kernel
+    for _ in range(50):
+        first = free_ports(4)
+        assert kernel.isdisjoint(range(first, first + 4))
+
+
+@pytest.mark.parametrize("kernel", [range(0), range(1, 65536)])
+def test_free_ports_where_the_kernel_has_none_or_all(kernel: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "kernel_ports", lambda: kernel)
+    require_ports([PortRange("x", HOST, free_ports(2), 2)])
+
+
 @pytest.mark.parametrize("host", [HOST, "::1", "::"])
 def test_a_taken_port_is_named_with_its_field(host: str) -> None:
     first = free_ports(2)
-    ports = [PortRange("decode.worker.first_port", host, first, 2)]
-    require_ports(ports)
+    asked = [PortRange("decode.worker.first_port", host, first, 2)]
+    require_ports(asked)
     said = re.escape(f"decode.worker.first_port = {first}: cannot listen on {host}:{first + 1}: Addr")
     with listen(host, first + 1), pytest.raises(ConfigError, match=said):
-        require_ports(ports)
+        require_ports(asked)
 
 
 def test_ports_past_the_last_are_refused() -> None:
