@@ -39,14 +39,14 @@ def fp8_gemm_deepgemm(
 
 
 def grouped_gemm_masked(
-    x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor, counts: Tensor, expected_rows: int
+    x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor, counts: Tensor, mean_rows: int
 ) -> Tensor:
     """Per-expert product in padded form.
 
     Args:
         x: e4m3 [experts, max_rows, K]; x_scale: fp32 [experts, max_rows, K/128], rows contiguous.
         w: e4m3 [experts, N, K]; w_scale: fp32 [experts, N/128, K/128]; counts: int32 [experts] on the device.
-        expected_rows: a hint for the tile choice; any value gives right results.
+        mean_rows: about what an expert gets, a hint for the tile choice; any value gives right results.
 
     Returns:
         bf16 [experts, max_rows, N]; rows past an expert's count are not written.
@@ -57,7 +57,7 @@ def grouped_gemm_masked(
     out = x.new_empty((x.shape[0], x.shape[1], w.shape[1]), dtype=torch.bfloat16)
     if out.numel():
         masked = _deep_gemm().fp8_m_grouped_gemm_nt_masked
-        masked((x, x_scale), (w, w_scale), out, counts, expected_rows)
+        masked((x, x_scale), (w, w_scale), out, counts, mean_rows)
     return out
 
 

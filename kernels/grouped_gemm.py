@@ -32,6 +32,7 @@ def grouped_gemm(
     *,
     align: int = ROW_ALIGN,
     expected_rows: int | None = None,
+    mean_rows: int | None = None,
     owners: Tensor | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
@@ -46,6 +47,8 @@ def grouped_gemm(
         sources: int32 [M], the row of `x` behind each sorted row; entries outside the experts' rows are not read.
         align: each expert's sorted rows begin at a multiple of it; 4 or more, so that TMA can load the scales.
         expected_rows: about what the busiest expert gets, for the choices; any value gives right results.
+        mean_rows: about what an expert gets on average, which DeepGEMM wants to know in the padded form; by default
+            `expected_rows`.
         owners: int32 [M], `permute.row_experts` of the counts, if it is at hand; only a wide `align` asks for it.
 
     Returns:
@@ -66,7 +69,7 @@ def grouped_gemm(
             x, x_scale, w, w_scale, counts, sources, align=align, expected_rows=expected, out_dtype=out_dtype
         )
     if x.dim() == 3:
-        return grouped_gemm_masked(x, x_scale, w, w_scale, counts, expected)
+        return grouped_gemm_masked(x, x_scale, w, w_scale, counts, mean_rows or expected)
     if owners is None:
         owners = row_experts(counts, rows[0], align)
     return grouped_gemm_contiguous(x, x_scale, w, w_scale, owners)

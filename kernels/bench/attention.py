@@ -1,5 +1,6 @@
 """MLA decode over block-major pages, MLA prefill, and the products around them."""
 
+import statistics
 import time
 from collections.abc import Iterator
 
@@ -9,8 +10,9 @@ import triton.language as tl
 
 from kernels.absorb import absorb_query, project_value, rotate_rows
 from kernels.bench import inputs
+from kernels.bench.contest import contest
 from kernels.bench.record import Limits, Result, Work, result
-from kernels.bench.timing import time_ordered_us, time_us
+from kernels.bench.timing import Calls, time_us, times_us
 from kernels.mla_decode import AttentionShape, DecodeAttention, FlashInferMla, FlashMla
 from kernels.mla_decode_split import MOST_TOKENS, mla_decode_split
 from kernels.mla_prefill import RaggedPrefill, attend_cudnn
@@ -42,33 +44,34 @@ def bench_decode(limits: Limits) -> Iterator[Result]:
         shape = {"requests": requests, "query": query_len, "cached": CACHED}
         chosen = DecodeAttention(inputs.device(), model, requests, query_len, tables.shape[1])
         chosen.plan(tables, queries, lens)
-        _rest()
-        ours = time_ordered_us(lambda: chosen.run(flat, cache))
         flash, device_tables, device_lens = FlashMla(), tables.to(q.device), lens.to(q.device)
-        _rest()
-        us = time_ordered_us(lambda: flash.run(q, cache, device_tables, device_lens, inputs.SM_SCALE))
-        yield result("MLA decode", "flashmla", shape, us, work, limits)
         planned = FlashInferMla(inputs.device(), requests, tables.numel())
         planned.plan(
             tables, queries, lens,
             heads=HEADS, rank=RANK, rope=ROPE, block_tokens=inputs.BLOCK_TOKENS, sm_scale=inputs.SM_SCALE,
         )  # fmt: skip
+        libraries: dict[str, Calls] = {
+            "flashmla": [lambda: flash.run(q, cache, device_tables, device_lens, inputs.SM_SCALE)],
+            "flashinfer fa3": [lambda: planned.run(flat[..., :RANK], flat[..., RANK:], cache)],
+        }
         _rest()
-        fa3 = time_ordered_us(lambda: planned.run(flat[..., :RANK], flat[..., RANK:], cache))
-        yield result("MLA decode", "flashinfer fa3", shape, fa3, work, limits)
-        if requests * query_len <= MOST_TOKENS:
-            split = time_ordered_us(
-                lambda: mla_decode_split(flat, cache, device_tables, device_lens, inputs.SM_SCALE, query_len=query_len)
-            )
-            yield result("MLA decode", "split", shape, split, work, limits)
-        yield result(
-            "MLA decode", "tandem", shape, ours, work, limits,
-            target_us=DECODE_TARGETS_US.get((requests, query_len)), baseline={"flashinfer fa3": fa3, "flashmla": us},
+        yield from contest(
+            "MLA decode", shape, work, limits, [lambda: chosen.run(flat, cache)], libraries,
+            target_us=DECODE_TARGETS_US.get((requests, query_len)), launches=4, ordered=True,
         )  # fmt: skip
+        if requests * query_len <= MOST_TOKENS:
+
+            def split() -> torch.Tensor:
+                return mla_decode_split(
+                    flat, cache, device_tables, device_lens, inputs.SM_SCALE, query_len=query_len
+                )  # fmt: skip
+
+            alone = times_us({"": [split]}, launches=4, ordered=True)
+            yield result("MLA decode", "split", shape, statistics.median(alone[""]), work, limits)
 
 
 def _rest() -> None:
-    """Let each start as cool as the last: tenths of a second of full work bring the chip to its power limit."""
+    """Let each shape start as cool as the last: tenths of a second of full work bring the chip to its power limit."""
     torch.cuda.synchronize()
     time.sleep(REST_S)
 
@@ -89,13 +92,12 @@ def bench_prefill(limits: Limits) -> Iterator[Result]:
             sm_scale=inputs.SM_SCALE,
             causal=True,
         )
-        fa3 = time_us([lambda: ragged.run(q, k, v)], launches=4)
-        cudnn = time_us([lambda: attend_cudnn(q, k, v, inputs.SM_SCALE, causal=True)], launches=4)
-        shape = {"tokens": tokens}
-        yield result("MHA prefill 192/128", "cudnn", shape, cudnn, work, limits)
-        yield result(
-            "MHA prefill 192/128", "tandem", shape, fa3, work, limits,
-            target_us=round(flops / target / 1e6, 1), baseline={"flashinfer fa3": fa3, "cudnn": cudnn},
+        _rest()
+        yield from contest(
+            "MHA prefill 192/128", {"tokens": tokens}, work, limits,
+            [lambda: ragged.run(q, k, v)],
+            {"cudnn": [lambda: attend_cudnn(q, k, v, inputs.SM_SCALE, causal=True)]},
+            target_us=round(flops / target / 1e6, 1), launches=1,
         )  # fmt: skip
 
 
@@ -156,8 +158,6 @@ def bench_absorb(limits: Limits) -> Iterator[Result]:
         shape = {"tokens": tokens}
         out_bytes = tokens * HEADS * (RANK + ROPE) * 2
         flops = 2.0 * tokens * HEADS * RANK * 128
-        absorb_us = time_us([lambda w=w: absorb_query(q, w, scale, turn.cos, turn.sin, positions) for w in k_bs])  # type: ignore[misc]
-        value_us = time_us([lambda w=w: project_value(attended, w, scale) for w in v_bs])  # type: ignore[misc]
         wide = [inputs.normal(HEADS, inputs.NOPE, RANK) for _ in range(8)]
         heads_first = q[..., : inputs.NOPE].transpose(0, 1)
         absorbed = inputs.normal(tokens, HEADS, RANK + ROPE)
@@ -180,15 +180,16 @@ def bench_absorb(limits: Limits) -> Iterator[Result]:
         product_us = time_us([lambda w=w: torch.bmm(heads_first, w) for w in wide])  # type: ignore[misc]
         product = Work(2 * k_bs[0].numel() + out_bytes)
         yield result("query absorb product alone", "cublas bf16", shape, product_us, product, limits)
-        absorb_library_us = time_us([lambda w=w: absorb(w) for w in wide])  # type: ignore[misc]
-        value_library_us = time_us([lambda w=w: project(w) for w in narrow])  # type: ignore[misc]
-        yield result(
-            "query absorb + rotation", "tandem", shape, absorb_us,
-            Work(k_bs[0].numel() + 2 * q.numel() + out_bytes, flops), limits,
-            baseline={"cublas bf16 + rotation": absorb_library_us, "cublas bf16, product alone": product_us},
+        yield from contest(
+            "query absorb + rotation", shape, Work(k_bs[0].numel() + 2 * q.numel() + out_bytes, flops), limits,
+            [lambda w=w: absorb_query(q, w, scale, turn.cos, turn.sin, positions) for w in k_bs],  # type: ignore[misc]
+            {"cublas bf16 + rotation": [lambda w=w: absorb(w) for w in wide]},  # type: ignore[misc]
+            launches=len(k_bs),
         )  # fmt: skip
-        yield result(
-            "value projection + quantisation", "tandem", shape, value_us,
+        yield from contest(
+            "value projection + quantisation", shape,
             Work(v_bs[0].numel() + 2 * attended.numel() + tokens * HEADS * 128, flops), limits,
-            baseline={"cublas bf16 + quantisation": value_library_us},
+            [lambda w=w: project_value(attended, w, scale) for w in v_bs],  # type: ignore[misc]
+            {"cublas bf16 + quantisation": [lambda w=w: project(w) for w in narrow]},  # type: ignore[misc]
+            launches=len(v_bs),
         )  # fmt: skip

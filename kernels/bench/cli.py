@@ -21,10 +21,11 @@ def kernels(
 ) -> None:
     """Every kernel and its library baselines, with the fraction of the limits measured in the same run."""
     _require_gpu("tandem bench kernels")
-    from kernels.bench import attention, dense, elementwise, experts
+    from kernels.bench import attention, control, dense, elementwise, experts
     from kernels.bench.record import Limits, Result
 
     sections: list[Callable[[Limits], Iterator[Result]]] = [
+        control.bench_control,
         attention.bench_decode,
         attention.bench_prefill,
         dense.bench_normed,
@@ -105,10 +106,11 @@ def _line(r: object) -> str:
 
     assert isinstance(r, Result)
     target = "" if r.target_us is None else f" target {r.target_us:.1f} {'met' if r.us <= r.target_us else 'MISSED'}"
+    against = "".join(f" / {name} {q.low:.3f} {q.middle:.3f} {q.high:.3f}" for name, q in r.ratio.items())
     shape = " ".join(f"{key}={value}" for key, value in r.shape.items())
     return (
         f"{r.op:42} {r.backend:20} {shape:40} {r.us:9.1f} us {r.tflops:7.1f} TFLOP/s {r.gbps:7.0f} GB/s "
-        f"{r.fraction_of_limit:5.2f}{target}"
+        f"{r.fraction_of_limit:5.2f}{target}{against}"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kernels.bench import inputs
+from kernels.bench.contest import contest
 from kernels.bench.record import Limits, Result, Work, result
 from kernels.bench.timing import sets_beyond_l2, time_us
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
@@ -18,6 +19,7 @@ PROJECTIONS: dict[str, tuple[tuple[int, int], dict[int, float | None]]] = {
 }
 NORMED_TARGET_US = 8.0
 NORMED_ROWS = (1, 16, 64)
+LAUNCHES = 24  # a graph, so that the clock of events does not matter
 
 
 def gemm_work(rows: int, columns: int, inner: int) -> Work:
@@ -30,15 +32,17 @@ def bench_dense(limits: Limits) -> Iterator[Result]:
         for rows, target in targets.items():
             x = inputs.activation(rows, inner)
             work, shape = gemm_work(rows, columns, inner), {"M": rows, "N": columns, "K": inner}
-            library = time_us([lambda w=w: fp8_gemm_deepgemm(*x, *w) for w in weights])  # type: ignore[misc]
-            ours = time_us([lambda w=w: fp8_gemm(*x, *w) for w in weights])  # type: ignore[misc]
-            yield result(name, "deepgemm", shape, library, work, limits)
+            yield from contest(
+                name, shape, work, limits,
+                [lambda w=w: fp8_gemm(*x, *w) for w in weights],  # type: ignore[misc]
+                {"deepgemm": [lambda w=w: fp8_gemm_deepgemm(*x, *w) for w in weights]},  # type: ignore[misc]
+                target_us=target, launches=LAUNCHES,
+            )  # fmt: skip
             if rows <= 128:
                 alone = time_us([lambda w=w: fp8_gemm_splitk(*x, *w) for w in weights])  # type: ignore[misc]
                 yield result(name, "split-K", shape, alone, work, limits)
                 sums = time_us([lambda w=w: fp8_gemm_partial(*x, *w) for w in weights])  # type: ignore[misc]
                 yield result(name, "partial sums", shape, sums, work, limits)
-            yield result(name, "tandem", shape, ours, work, limits, target_us=target, baseline={"deepgemm": library})
 
 
 def bench_normed(limits: Limits) -> Iterator[Result]:
@@ -53,10 +57,9 @@ def bench_normed(limits: Limits) -> Iterator[Result]:
         def chain(gemm, w):
             return gemm(*rms_norm_quant(x, norm, 1e-6), *w)
 
-        ours = time_us([lambda w=w: chain(fp8_gemm_partial, w) for w in weights])  # type: ignore[misc]
-        library = time_us([lambda w=w: chain(fp8_gemm_deepgemm, w) for w in weights])  # type: ignore[misc]
-        yield result("norm + qkv_a", "norm + deepgemm", shape, library, work, limits)
-        yield result(
-            "norm + qkv_a", "tandem", shape, ours, work, limits,
-            target_us=NORMED_TARGET_US, baseline={"norm + deepgemm": library},
+        yield from contest(
+            "norm + qkv_a", shape, work, limits,
+            [lambda w=w: chain(fp8_gemm_partial, w) for w in weights],  # type: ignore[misc]
+            {"norm + deepgemm": [lambda w=w: chain(fp8_gemm_deepgemm, w) for w in weights]},  # type: ignore[misc]
+            target_us=NORMED_TARGET_US, launches=LAUNCHES,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from kernels.bench import inputs
+from kernels.bench.contest import contest
 from kernels.bench.record import Limits, Result, Work, result
 from kernels.bench.timing import sets_beyond_l2, time_us
 from kernels.fp8_gemm_deepgemm import CONTIGUOUS_ALIGN, grouped_gemm_contiguous, grouped_gemm_masked
@@ -47,17 +48,26 @@ def bench_ep8(limits: Limits) -> Iterator[Result]:
         x, inner = padded(experts, max(64, rows), HIDDEN), padded(experts, max(64, rows), INNER)
         shape = {"experts": experts, "rows": rows, "counts": "equal"}
         work, first = products_work(experts, rows), products_work(experts, rows, both=False)
-        a = time_us([lambda: grouped_gemm(*x, *gate_up, counts, expected_rows=rows)], launches=4)
-        b = time_us([lambda: grouped_gemm(*inner, *down, counts, expected_rows=rows)], launches=4)
+
+        def ours_both():
+            grouped_gemm(*x, *gate_up, counts, expected_rows=rows)
+            grouped_gemm(*inner, *down, counts, expected_rows=rows)
+
+        def library_both():
+            grouped_gemm_masked(*x, *gate_up, counts, rows)
+            grouped_gemm_masked(*inner, *down, counts, rows)
+
+        yield from contest(
+            "grouped gate-up", shape, first, limits,
+            [lambda: grouped_gemm(*x, *gate_up, counts, expected_rows=rows)],
+            {"deepgemm masked": [lambda: grouped_gemm_masked(*x, *gate_up, counts, rows)]},
+            launches=4,
+        )  # fmt: skip
         fused = time_us([lambda: grouped_gate_up(*x, *gate_up, counts, expected_rows=rows)], launches=4)
-        ma = time_us([lambda: grouped_gemm_masked(*x, *gate_up, counts, rows)], launches=4)
-        mb = time_us([lambda: grouped_gemm_masked(*inner, *down, counts, rows)], launches=4)
-        yield result("grouped gate-up", "deepgemm masked", shape, ma, first, limits)
-        yield result("grouped gate-up", "tandem", shape, a, first, limits, baseline={"deepgemm masked": ma})
         yield result("grouped gate-up + SwiGLU + quantisation", "ours", shape, fused, first, limits)
-        yield result(
-            "grouped GEMMs", "tandem", shape, a + b, work, limits,
-            target_us=EP8_TARGET_US if rows == 64 else None, baseline={"deepgemm masked": ma + mb},
+        yield from contest(
+            "grouped GEMMs", shape, work, limits, [ours_both], {"deepgemm masked": [library_both]},
+            target_us=EP8_TARGET_US if rows == 64 else None, launches=4,
         )  # fmt: skip
     skew = torch.arange(experts, device=inputs.device()).float().add(1).pow(-1.0)
     zipf = (skew / skew.sum() * experts * 64).round().to(torch.int32)[torch.randperm(experts, device=inputs.device())]
@@ -65,10 +75,12 @@ def bench_ep8(limits: Limits) -> Iterator[Result]:
     x = padded(experts, most, HIDDEN)
     shape = {"experts": experts, "rows": 64, "counts": "zipf"}
     work = products_work(experts, 64, both=False)
-    chosen = time_us([lambda: grouped_gemm(*x, *gate_up, zipf, expected_rows=most)], launches=4)
-    library = time_us([lambda: grouped_gemm_masked(*x, *gate_up, zipf, 64)], launches=4)
-    yield result("grouped gate-up", "deepgemm masked", shape, library, work, limits)
-    yield result("grouped gate-up", "tandem", shape, chosen, work, limits, baseline={"deepgemm masked": library})
+    yield from contest(
+        "grouped gate-up", shape, work, limits,
+        [lambda: grouped_gemm(*x, *gate_up, zipf, expected_rows=most, mean_rows=64)],
+        {"deepgemm masked": [lambda: grouped_gemm_masked(*x, *gate_up, zipf, 64)]},
+        launches=4,
+    )  # fmt: skip
     yield from bench_scattered(limits, gate_up)
 
 
@@ -106,14 +118,14 @@ def bench_ep128(limits: Limits) -> Iterator[Result]:
 
         shape = {"experts": experts, "rows": rows, "counts": "equal"}
         work = products_work(experts, rows)
+        first = products_work(experts, rows, both=False)
         a = time_us([lambda: grouped_gemm_contiguous(*x, *gate_up, owners)])
         b = time_us([lambda: grouped_gemm_contiguous(*inner, *down, owners)])
-        yield result(
-            "grouped gate-up", "deepgemm contiguous", shape, a, products_work(experts, rows, both=False), limits
-        )
+        yield result("grouped gate-up", "deepgemm contiguous", shape, a, first, limits)
+        yield result("grouped GEMMs alone", "deepgemm contiguous", shape, a + b, work, limits)
         yield result(
             "grouped GEMMs + SwiGLU + quantisation", "tandem", shape, time_us([chain]), work, limits,
-            target_us=EP128_TARGET_US if rows == 1024 else None, baseline={"deepgemm, GEMMs alone": a + b},
+            target_us=EP128_TARGET_US if rows == 1024 else None,
         )  # fmt: skip
 
 
@@ -150,5 +162,5 @@ def bench_gate(limits: Limits) -> Iterator[Result]:
         yield result(
             "router: product, top-k, counts", "tandem", {"tokens": tokens},
             time_us([lambda w=w: choose(w) for w in routers]), work, limits,  # type: ignore[misc]
-            target_us=GATE_TARGET_US if tokens == 256 else None, baseline={"cublas, product alone": product},
+            target_us=GATE_TARGET_US if tokens == 256 else None,
         )  # fmt: skip

@@ -36,6 +36,15 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """Quartiles of our time over a library's, taken round by round."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Result:
     """One measurement. `backend` is "tandem" for what our launcher chooses, else the library called directly."""
 
@@ -48,6 +57,7 @@ class Result:
     fraction_of_limit: float
     target_us: float | None = None
     baseline: dict[str, float] = field(default_factory=dict)  # library: us in the same run
+    ratio: dict[str, Ratio] = field(default_factory=dict)  # library: how ours compares, where both ran in turns
 
 
 def result(
@@ -60,6 +70,7 @@ def result(
     *,
     target_us: float | None = None,
     baseline: dict[str, float] | None = None,
+    ratio: dict[str, Ratio] | None = None,
 ) -> Result:
     return Result(
         op,
@@ -71,6 +82,7 @@ def result(
         round(work.floor_us(limits) / us, 3),
         target_us,
         {name: round(value, 2) for name, value in (baseline or {}).items()},
+        ratio or {},
     )
 
 

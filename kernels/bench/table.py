@@ -1,10 +1,15 @@
-"""The tables of kernels/README.md, from files of results."""
+"""The tables of kernels/README.md, from files of results.
+
+A row of ours is behind a library if in three of four rounds in which both ran its time was longer than the library's by
+more than the same kernel measured twice in the same run came apart.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
 START, STOP = "<!-- results: written by `python -m kernels.bench table` -->", "<!-- end of results -->"
+CONTROL, ITSELF = "one kernel twice", "itself"  # work and library of the rows that say how far apart two measures come
 
 
 def tables(paths: list[Path]) -> str:
@@ -30,24 +35,27 @@ def tables(paths: list[Path]) -> str:
     )
     aimed = [row for row in rows if row["target_us"]]
     met = sum(row["us"] <= row["target_us"] for row in aimed)
-    text = f"{head}\nTargets met: {met} of {len(aimed)}.\n\n"
+    noise = max((abs(row["ratio"][ITSELF]["middle"] - 1) for row in rows if row["op"] == CONTROL), default=0.0)
+    rows = [row for row in rows if row["op"] != CONTROL]
+    text = f"{head}\nTargets met: {met} of {len(aimed)}.\n"
+    text += _comparison(rows, noise)
     text += _table(
-        ["work", "shape", "us", "target", "met", "of the limit", "libraries in the same run (us)"],
+        ["work", "shape", "us", "target", "met", "of the limit", "libraries in the same run (us)", "ours / best"],
         [
             [
                 row["op"], _shape(row), f"{row['us']:.1f}", f"{row['target_us']:.1f}",
-                "yes" if row["us"] <= row["target_us"] else "no", _fraction(row), _baseline(row),
+                "yes" if row["us"] <= row["target_us"] else "no", _fraction(row), _baseline(row), _best(row),
             ]
             for row in aimed
         ],
     )  # fmt: skip
     text += "\nEverything else:\n\n"
     return text + _table(
-        ["work", "backend", "shape", "us", "TFLOP/s", "GB/s", "of the limit", "libraries (us)"],
+        ["work", "backend", "shape", "us", "TFLOP/s", "GB/s", "of the limit", "libraries (us)", "ours / best"],
         [
             [
                 row["op"], row["backend"], _shape(row), f"{row['us']:.1f}", f"{row['tflops']:.0f}",
-                f"{row['gbps']:.0f}", _fraction(row), _baseline(row),
+                f"{row['gbps']:.0f}", _fraction(row), _baseline(row), _best(row),
             ]
             for row in rows
             if not row["target_us"]
@@ -61,6 +69,28 @@ def rewrite(readme: Path, paths: list[Path]) -> None:
     before, rest = text.split(START)
     after = rest.split(STOP)[1]
     readme.write_text(f"{before}{START}\n\n{tables(paths)}\n{STOP}{after}")
+
+
+def _comparison(rows: list[dict[str, Any]], noise: float) -> str:
+    """How many rows stand beside a library, and which are behind one."""
+    compared = [row for row in rows if row.get("ratio")]
+    behind = [row for row in compared if max(ratio["low"] for ratio in row["ratio"].values()) > 1 + noise]
+    text = (
+        f"\nRows measured in turns with a library: {len(compared)}; behind the best one: {len(behind)}"
+        f" (one kernel measured twice came {100 * noise:.1f} % apart).\n"
+    )
+    if behind:
+        text += "".join(f"- {row['op']}, {_shape(row)}: {_best(row)}\n" for row in behind)
+    return text + "\n"
+
+
+def _best(row: dict[str, Any]) -> str:
+    """Our time over the fastest library's, with the quartiles of its rounds."""
+    ratios = row.get("ratio", {})
+    if not ratios:
+        return ""
+    worst = max(ratios.values(), key=lambda ratio: ratio["middle"])
+    return f"{worst['middle']:.3f} ({worst['low']:.3f} to {worst['high']:.3f})"
 
 
 def _fraction(row: dict[str, Any]) -> str:

@@ -1,11 +1,15 @@
-"""Timing on the device: CUDA graph replays, rotating inputs, medians."""
+"""Timing on the device: CUDA graph replays, rotating inputs, medians, contenders in turns."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 L2_BYTES = 60 << 20
+REPLAYS = 9
+WARM_REPLAYS = 2
+
+Calls = Sequence[Callable[[], object]]
 
 
 def sets_beyond_l2(bytes_per_set: int) -> int:
@@ -13,7 +17,7 @@ def sets_beyond_l2(bytes_per_set: int) -> int:
     return max(1, -(-3 * L2_BYTES // max(bytes_per_set, 1 << 20)))
 
 
-def capture(calls: Sequence[Callable[[], object]], launches: int) -> torch.cuda.CUDAGraph:
+def capture(calls: Calls, launches: int) -> torch.cuda.CUDAGraph:
     """One graph that makes `launches` calls, cycling through `calls`; each is made once before, to compile it."""
     for call in calls:
         call()
@@ -25,7 +29,7 @@ def capture(calls: Sequence[Callable[[], object]], launches: int) -> torch.cuda.
     return graph
 
 
-def time_us(calls: Sequence[Callable[[], object]], *, launches: int | None = None, replays: int = 9) -> float:
+def time_us(calls: Calls, *, launches: int | None = None, replays: int = REPLAYS) -> float:
     """Median time of one call over graph replays, in us: kernels and the gaps between them.
 
     Args:
@@ -33,37 +37,42 @@ def time_us(calls: Sequence[Callable[[], object]], *, launches: int | None = Non
         launches: calls a graph holds; by default at least 8 and every input set once.
         replays: timed replays after two that warm up.
     """
-    count = launches or max(8, len(calls))
-    graph = capture(calls, count)
-    for _ in range(2):
-        graph.replay()
-    times = []
-    for _ in range(replays):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) * 1e3 / count)
-    return statistics.median(times)
+    return statistics.median(times_us({"": calls}, launches=launches, replays=replays)[""])
 
 
-def time_ordered_us(call: Callable[[], object], *, launches: int = 4, replays: int = 9) -> float:
-    """As `time_us`, each call in a graph launch of its own, so that none begins before the last one's end.
+def times_us(
+    contenders: Mapping[str, Calls], *, launches: int | None = None, replays: int = REPLAYS, ordered: bool = False
+) -> dict[str, list[float]]:
+    """As `time_us` for several ways to do one work: one time a round of each, all of a round measured in turns.
 
-    For libraries whose kernels start early without waiting for the one before: in one graph such calls would overlap,
-    which no chain of dependent kernels can have.
+    A round begins with another contender than the last, so that clocks, heat and what the others leave in the caches
+    favour none.
+
+    Args:
+        ordered: each call is a graph launch of its own, so that none begins before the last one's end. For libraries
+            whose kernels start early without waiting for the one before: in one graph such calls would overlap, which
+            no chain of dependent kernels can have.
     """
-    graph = capture([call], 1)
-    for _ in range(2):
-        graph.replay()
-    times = []
-    for _ in range(replays):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(launches):
-            graph.replay()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) * 1e3 / launches)
-    return statistics.median(times)
+    counts = {name: launches or max(8, len(calls)) for name, calls in contenders.items()}
+    graphs = {name: [capture(calls, counts[name])] for name, calls in contenders.items() if not ordered}
+    if ordered:
+        graphs = {name: [capture([call], 1) for call in calls] for name, calls in contenders.items()}
+    names = list(contenders)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(WARM_REPLAYS + replays):
+        for i in range(len(names)):
+            name = names[(turn + i) % len(names)]
+            us = _replay_us(graphs[name], counts[name] if ordered else 1) / counts[name]
+            if turn >= WARM_REPLAYS:
+                times[name].append(us)
+    return times
+
+
+def _replay_us(graphs: Sequence[torch.cuda.CUDAGraph], replays: int) -> float:
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for i in range(replays):
+        graphs[i % len(graphs)].replay()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) * 1e3
