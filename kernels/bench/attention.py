@@ -57,7 +57,7 @@ def bench_decode(limits: Limits) -> Iterator[Result]:
         _rest()
         yield from contest(
             "MLA decode", shape, work, limits, [lambda: chosen.run(flat, cache)], libraries,
-            target_us=DECODE_TARGETS_US.get((requests, query_len)), launches=4, ordered=True,
+            target_us=DECODE_TARGETS_US.get((requests, query_len)), launches=4 if requests > 16 else 16, ordered=True,
         )  # fmt: skip
         if requests * query_len <= MOST_TOKENS:
 

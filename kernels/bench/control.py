@@ -39,5 +39,5 @@ def bench_control(limits: Limits) -> Iterator[Result]:
     work = Work(total * (RANK + ROPE) * 2, 2.0 * HEADS * total * (2 * RANK + ROPE), fp8=False)
     shape = {"kernel": "flashinfer fa3", "requests": 1}
     yield from (
-        r for r in contest(CONTROL, shape, work, limits, calls, {ITSELF: calls}, launches=4, ordered=True) if r.ratio
+        r for r in contest(CONTROL, shape, work, limits, calls, {ITSELF: calls}, launches=16, ordered=True) if r.ratio
     )

@@ -1,5 +1,6 @@
 """Timing on the device: CUDA graph replays, rotating inputs, medians, contenders in turns."""
 
+import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
@@ -45,8 +46,7 @@ def times_us(
 ) -> dict[str, list[float]]:
     """As `time_us` for several ways to do one work: one time a round of each, all of a round measured in turns.
 
-    A round begins with another contender than the last, so that clocks, heat and what the others leave in the caches
-    favour none.
+    Each round has an order of its own, so that clocks, heat and what the one before leaves in the caches favour none.
 
     Args:
         ordered: each call is a graph launch of its own, so that none begins before the last one's end. For libraries
@@ -57,11 +57,10 @@ def times_us(
     graphs = {name: [capture(calls, counts[name])] for name, calls in contenders.items() if not ordered}
     if ordered:
         graphs = {name: [capture([call], 1) for call in calls] for name, calls in contenders.items()}
-    names = list(contenders)
+    names, order = list(contenders), random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(WARM_REPLAYS + replays):
-        for i in range(len(names)):
-            name = names[(turn + i) % len(names)]
+        for name in order.sample(names, len(names)):
             us = _replay_us(graphs[name], counts[name] if ordered else 1) / counts[name]
             if turn >= WARM_REPLAYS:
                 times[name].append(us)
