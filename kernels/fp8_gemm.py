@@ -27,6 +27,16 @@ TILES: Table = {
         (64, AheadTile(64, groups=2, splits=2, stages=8, share=True, run=4)),
         (128, AheadTile(128, groups=2, splits=2, stages=6, share=True, run=4)),
     ),
+    (4096, 7168): (  # gate and up of one expert
+        (16, AheadTile(16, splits=2, stages=8, registers=64)),
+        (32, AheadTile(32, splits=2, stages=16, registers=80)),
+        (128, AheadTile(128, splits=2, stages=8, registers=120)),
+    ),
+    (7168, 2048): (  # down of one expert
+        (16, AheadTile(16, stages=8, registers=64)),
+        (32, AheadTile(32, stages=16, registers=80)),
+        (128, AheadTile(128, stages=8, registers=120)),
+    ),
 }
 # Where the next kernel adds the parts, more rows are worth splitting.
 PARTIAL_TILES: Table = {
