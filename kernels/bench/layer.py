@@ -5,6 +5,7 @@ weighted combine.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,7 +16,6 @@ from kernels.absorb import absorb_query, project_value
 from kernels.bench import inputs
 from kernels.bench.inputs import Angles, Quantised
 from kernels.fp8_gemm import fp8_gemm, fp8_gemm_partial
-from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 from kernels.gate import project_gate
 from kernels.grouped_gemm import grouped_gemm
 from kernels.grouped_gemm_stream import ROW_ALIGN
@@ -28,6 +28,7 @@ from kernels.silu_mul_quant import silu_mul_quant
 
 EPS = 1e-6
 TOP_K = 8
+FEW_TOKENS = 16
 SCALING = 2.5
 
 
@@ -134,14 +135,16 @@ def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Ten
     beside.wait_stream(main)
     with torch.cuda.stream(beside):
         with in_order():
-            both = fp8_gemm_splitk(x, x_scale, w.gate_up[0][-1], w.gate_up[1][-1])
+            both = fp8_gemm(x, x_scale, w.gate_up[0][-1], w.gate_up[1][-1])
         inner, inner_scale = silu_mul_quant(both[None])
-        shared = fp8_gemm_splitk(inner[0], inner_scale[0], w.down[0][-1], w.down[1][-1])
+        shared = fp8_gemm(inner[0], inner_scale[0], w.down[0][-1], w.down[1][-1])
     ids, weights, counts = route(normed, w)
     rows, sources, counts = sort_pairs(ids, w.experts, ROW_ALIGN, counts)
     gate_up, down = routed(w.gate_up), routed(w.down)
     busiest = 2 * -(-ids.numel() // w.experts)
-    both = grouped_gemm(x, x_scale, *gate_up, counts, sources, expected_rows=busiest)
+    # With few tokens the shared expert needs the multiprocessors that programs waiting for the routing would hold.
+    with in_order() if hidden.shape[0] <= FEW_TOKENS else nullcontext():
+        both = grouped_gemm(x, x_scale, *gate_up, counts, sources, expected_rows=busiest)
     inner, inner_scale = silu_mul_quant(both[None])
     out = grouped_gemm(inner[0], inner_scale[0], *down, counts, expected_rows=busiest)
     main.wait_stream(beside)
