@@ -21,15 +21,15 @@ def contest(
     target_us: float | None = None,
     launches: int | None = None,
     ordered: bool = False,
-    rest_s: float = 0.0,
+    rounds: int = ROUNDS,
 ) -> Iterator[Result]:
     """One result a library, then ours with its ratio to each, over rounds in which all ran in turns.
 
     Args:
         ours: what our launcher chooses, which may be a library's kernel.
-        launches, ordered, rest_s: as `timing.times_us`.
+        launches, ordered, rounds: as `timing.times_us`.
     """
-    times = times_us({**libraries, OURS: ours}, launches=launches, replays=ROUNDS, ordered=ordered, rest_s=rest_s)
+    times = times_us({**libraries, OURS: ours}, launches=launches, replays=rounds, ordered=ordered)
     medians = {name: statistics.median(us) for name, us in times.items()}
     for name in libraries:
         yield result(op, name, shape, medians[name], work, limits)

@@ -2,7 +2,6 @@
 
 import random
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -48,7 +47,6 @@ def times_us(
     launches: int | None = None,
     replays: int = REPLAYS,
     ordered: bool = False,
-    rest_s: float = 0.0,
 ) -> dict[str, list[float]]:
     """As `time_us` for several ways to do one work: one time a round of each, all of a round measured in turns.
 
@@ -58,8 +56,6 @@ def times_us(
         ordered: each call is a graph launch of its own, so that none begins before the last one's end. For libraries
             whose kernels start early without waiting for the one before: in one graph such calls would overlap, which
             no chain of dependent kernels can have.
-        rest_s: idle before each, for work that brings the chip to its power limit within milliseconds: in a layer,
-            work that waits for memory follows it.
     """
     counts = {name: launches or max(8, len(calls)) for name, calls in contenders.items()}
     graphs = {name: [capture(calls, counts[name])] for name, calls in contenders.items() if not ordered}
@@ -69,7 +65,6 @@ def times_us(
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(WARM_REPLAYS + replays):
         for name in order.sample(names, len(names)):
-            time.sleep(rest_s)
             us = _replay_us(graphs[name], counts[name] if ordered else 1) / counts[name]
             if turn >= WARM_REPLAYS:
                 times[name].append(us)
