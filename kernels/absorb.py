@@ -64,14 +64,14 @@ def _product(x, scale, w, LEFT: tl.constexpr):
 def _absorb(
     q_desc, q_ptr, k_desc, ks_ptr, cos_ptr, sin_ptr, positions_ptr, out_desc, out_ptr, T, R, stride_q, stride_out,
     NOPE: tl.constexpr, PE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, LOOP: tl.constexpr,
-    LEFT: tl.constexpr, PDL: tl.constexpr,
+    LEFT: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One head and a piece of its latent channels; the piece after the last is the rotation."""
     pieces = R // (128 * BLOCKS)
     head, piece = tl.program_id(0) // (pieces + 1), tl.program_id(0) % (pieces + 1)
     column = head * (NOPE + PE)
-    # No release: attention comes next, and FlashMLA's kernel starts early where it may and waits for nothing.
-    # For the same reason every store is performed before the end.
+    if EARLY:
+        release(PDL)
     if piece < pieces:
         row = head * R + piece * 128 * BLOCKS
         to = head * (R + PE) + piece * 128 * BLOCKS
@@ -103,7 +103,8 @@ def _absorb(
                 q_ptr + column + NOPE, out_ptr + head * (R + PE) + R, cos_ptr, sin_ptr, positions_ptr, token,
                 token < T, stride_q, stride_out, PE,
             )  # fmt: skip
-    settle(PDL)
+    if not EARLY:
+        settle(PDL)
 
 
 @triton.jit
@@ -202,6 +203,7 @@ def absorb_query(
     sin: Tensor,
     positions: Tensor,
     *,
+    early: bool = False,
     tile: HeadTile | None = None,
 ) -> Tensor:
     """Carry queries into the latent space and rotate their positional part.
@@ -210,6 +212,8 @@ def absorb_query(
         q: bf16 [tokens, heads, nope + P]; k_b: e4m3 [heads, R, nope], nope 128, P a power of two, R 128, 256 or 512;
             k_scale: fp32 [heads, R/128].
         cos, sin: fp32 [max positions, P/2]; positions: int64 [tokens].
+        early: what follows waits for this kernel, so that it may start early. FlashMLA's kernels start early where they
+            may and wait for nothing: before them every store is performed before the end.
         tile: by default by a table.
 
     Returns:
@@ -249,7 +253,7 @@ def absorb_query(
             k_scale, cos, sin, positions,
             TensorDescriptor(out.view(tokens, width), [tokens, width], [width, 1], [tile.rows, 128]),
             out, tokens, rank, q.stride(0), width,
-            NOPE=nope, PE=pe, ROWS=tile.rows, BLOCKS=blocks, LOOP=tile.loop, LEFT=tile.tokens_left,
+            NOPE=nope, PE=pe, ROWS=tile.rows, BLOCKS=blocks, LOOP=tile.loop, LEFT=tile.tokens_left, EARLY=early,
             num_warps=tile.warps, **launch_options(q.device),
         )  # fmt: skip
     return out

@@ -1,11 +1,12 @@
-"""Absorbed MLA decode over block-major pages: FlashInfer (fa3) and FlashMLA behind one signature.
+"""Absorbed MLA decode over block-major pages: our kernel, FlashInfer (fa3) and FlashMLA behind one signature.
 
-Both read one layer's strided view of the pool in place with 64-bit page offsets. FlashInfer plans on the CPU once a
+All read one layer's strided view of the pool in place with 64-bit page offsets. Ours (`mla_decode_split`) shares the
+pages out on the device. FlashInfer plans on the CPU once a
 step for all layers, from CPU tensors (device tensors would synchronise); the plan refills fixed buffers, so a captured
 graph stays valid when lengths change. FlashMLA is planned likewise (`mla_parts`), or plans itself on the device, and
-needs one query length for the whole batch. `DecodeAttention` takes the one that is faster for its shape. Neither is
-batch-invariant: how a request's keys are split depends on the other requests. What follows either must be launched
-`pdl.in_order`: FlashMLA's last kernel may end before the one that it belongs to.
+needs one query length for the whole batch, as ours does. `DecodeAttention` takes the one that is fastest for its shape.
+None is batch-invariant: how a request's keys are split depends on the other requests. What follows a library's must be
+launched `pdl.in_order`: FlashMLA's last kernel may end before the one that it belongs to.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor
 from kernels import check
 from kernels.latent import check_cache
 from kernels.libraries import library
+from kernels.mla_decode_split import can_split, mla_decode_split
 from kernels.mla_parts import count_parts, plan_parts
 from kernels.tiles import sm_count
 
@@ -134,7 +136,8 @@ class FlashMla:
         return out
 
 
-# With so many query tokens in all, or fewer, FlashInfer is ahead; measured at 5,000 cached tokens.
+# With so many query tokens in all, or fewer, our kernel or else FlashInfer is ahead; measured at 5,000 cached tokens.
+SPLIT_TOKENS = 8
 FLASHINFER_TOKENS = 7
 
 
@@ -151,7 +154,10 @@ class AttentionShape:
 
 
 class DecodeAttention:
-    """Attention of a batch of fixed shape: the faster library for it, planned once a step for all layers.
+    """Attention of a batch of fixed shape: the fastest kernel for it, planned once a step for all layers.
+
+    Its `dependent` says whether the kernels take part in programmatic dependent launch as all of ours do: the query
+    absorb before them may let them start `early`, and what follows need not be launched `in_order`.
 
     Args:
         query_len: of every request; None where requests differ.
@@ -170,12 +176,18 @@ class DecodeAttention:
     ) -> None:
         self._device, self._shape, self._query_len = device, shape, query_len
         self._pages: FlashInferMla | None = None
-        if query_len is None or requests * query_len <= FLASHINFER_TOKENS:
+        self._flash: FlashMla | None = None
+        tokens = requests * (query_len or 0)
+        self.dependent = 0 < tokens <= SPLIT_TOKENS and can_split(
+            shape.rank, shape.rope, shape.block_tokens, shape.dtype
+        )
+        if not self.dependent and tokens <= FLASHINFER_TOKENS:
             self._pages = FlashInferMla(device, requests, requests * max_blocks, graph=graph)
-        else:
+            return
+        if not self.dependent:
             self._flash = FlashMla()
-            self._tables = torch.zeros((requests, max_blocks), dtype=torch.int32, device=device)
-            self._lens = torch.ones(requests, dtype=torch.int32, device=device)
+        self._tables = torch.zeros((requests, max_blocks), dtype=torch.int32, device=device)
+        self._lens = torch.full((requests,), query_len or 1, dtype=torch.int32, device=device)
 
     def plan(self, block_tables: Tensor, query_lens: Tensor, total_lens: Tensor) -> None:
         """Prepare a step: [requests, <= max_blocks] and [requests], int32 on the CPU.
@@ -191,10 +203,14 @@ class DecodeAttention:
                 sm_scale=shape.sm_scale, dtype=shape.dtype,
             )  # fmt: skip
             return
-        assert self._query_len is not None
+        for name, tensor in (("block_tables", block_tables), ("total_lens", total_lens)):
+            check.same_device(name, tensor, torch.empty(0))
         check.at_most("block_tables.shape[1]", block_tables.shape[1], self._tables.shape[1])
-        self._flash.plan(total_lens, self._device, query_len=self._query_len, heads=shape.heads)
-        self._tables[:, : block_tables.shape[1]].copy_(block_tables)
+        if self._flash is not None:
+            assert self._query_len is not None
+            self._flash.plan(total_lens, self._device, query_len=self._query_len, heads=shape.heads)
+        # Copies from the CPU and no kernels: our attention reads both while the kernels before it still run.
+        self._tables.copy_(torch.nn.functional.pad(block_tables, (0, self._tables.shape[1] - block_tables.shape[1])))
         self._lens.copy_(total_lens)
 
     def run(self, q: Tensor, cache: Tensor) -> Tensor:
@@ -203,11 +219,14 @@ class DecodeAttention:
         Returns:
             [tokens, heads, R].
         """
-        rank = self._shape.rank
+        rank, scale = self._shape.rank, self._shape.sm_scale
         if self._pages is not None:
             return self._pages.run(q[..., :rank], q[..., rank:], cache)
-        batched = q.view(self._lens.shape[0], -1, *q.shape[1:])
-        return self._flash.run(batched, cache, self._tables, self._lens, self._shape.sm_scale).flatten(0, 1)
+        if self._flash is not None:
+            batched = q.view(self._lens.shape[0], -1, *q.shape[1:])
+            return self._flash.run(batched, cache, self._tables, self._lens, scale).flatten(0, 1)
+        assert self._query_len is not None
+        return mla_decode_split(q, cache, self._tables, self._lens, scale, query_len=self._query_len)
 
 
 def mla_decode(

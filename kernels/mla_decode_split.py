@@ -1,86 +1,36 @@
-"""Absorbed MLA decode for a few tokens: keys split over programs, 64 heads each, partial results merged.
+"""Absorbed MLA decode for few tokens of V3's shape: pages are on their way before the queries exist (Gluon, GPU only).
 
-A program takes 64 heads of one token and an equal share of its pages; the merge is one short launch that starts while
-the first drains. It needs no library and runs in the CPU interpreter. Measured equal to the libraries at one request,
-behind them from two on: `mla_decode` stays with them. Not batch-invariant: splits depend on the number of tokens.
+A program takes 64 heads of one token and an equal share of its pages, counted on the device. As our other kernels, it
+waits for what precedes and lets what follows start early; a second launch merges the pieces. Not batch-invariant: the
+shares depend on the number of tokens.
 """
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import check
 from kernels.latent import check_cache
-from kernels.pdl import begin, launch_options
-from kernels.tiles import pow2_at_least, sm_count
+from kernels.mla_pages import attend_pages
+from kernels.mla_pieces import PAGE, merge_pieces
+from kernels.pdl import launch_options
+from kernels.tiles import sm_count
 
-HEADS = 64
-MOST_TOKENS = 8
+HEADS = 64  # of a program
+RANK, ROPE = 512, 64
 LOG2_E = 1.4426950408889634
+WIDE_ROWS = gl.NVMMASharedLayout(128, 16, 2)  # rows of 128 bytes, swizzled
+CHUNKS = gl.NVMMASharedLayout(128, 16, 3)  # the same, by chunks of 64 columns
+REGISTERS = 168  # a thread: what twelve warps may have
+MOST_PIECES = 64
+KINDS = (torch.bfloat16, torch.float16)
 
 
-@triton.jit
-def _attend(
-    q_ptr, cache_ptr, tables_ptr, totals_ptr, part_ptr, lse_ptr,
-    scale, tokens, query_len, stride_table, stride_block, stride_token, H,
-    R: tl.constexpr, P: tl.constexpr, BLOCK_TOKENS: tl.constexpr, HEADS: tl.constexpr, SPLITS: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    begin(PDL)
-    token = tl.program_id(0)
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    split = tl.program_id(2)
-    request = token // query_len
-    limit = tl.load(totals_ptr + request) - query_len + 1 + token % query_len
-    pages = (limit + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-    rank = tl.arange(0, R)
-    rope = tl.arange(0, P)
-    slot = tl.arange(0, BLOCK_TOKENS)
-    live = (head < H)[:, None]
-    row = q_ptr + (token.to(tl.int64) * H + head)[:, None] * (R + P)
-    q = tl.load(row + rank[None, :], mask=live, other=0.0)
-    q_pe = tl.load(row + R + rope[None, :], mask=live, other=0.0)
-    top = tl.full((HEADS,), -1e30, tl.float32)
-    mass = tl.zeros((HEADS,), tl.float32)
-    acc = tl.zeros((HEADS, R), tl.float32)
-    for page in tl.range(split * pages // SPLITS, (split + 1) * pages // SPLITS, num_stages=STAGES):
-        block = tl.load(tables_ptr + request * stride_table + page).to(tl.int64)
-        source = cache_ptr + block * stride_block + slot[:, None] * stride_token
-        inside = page * BLOCK_TOKENS + slot < limit
-        # What is past the limit may be anything, and 0 * NaN is NaN: it is not loaded.
-        k = tl.load(source + rank[None, :], mask=inside[:, None], other=0.0)
-        k_pe = tl.load(source + R + rope[None, :], mask=inside[:, None], other=0.0)
-        s = tl.dot(q_pe, k_pe.T, tl.dot(q, k.T, input_precision="ieee"), input_precision="ieee") * scale
-        s = tl.where(inside[None, :], s, -1e30)
-        new_top = tl.maximum(top, tl.max(s, axis=1))
-        shrink = tl.exp2(top - new_top)
-        p = tl.exp2(s - new_top[:, None])
-        mass = mass * shrink + tl.sum(p, axis=1)
-        acc = tl.dot(p.to(k.dtype), k, acc * shrink[:, None], input_precision="ieee")
-        top = new_top
-    place = (split * tokens + token).to(tl.int64) * H + head
-    whole = tl.where(mass > 0, mass, 1.0)
-    tl.store(part_ptr + place[:, None] * R + rank[None, :], acc / whole[:, None], mask=live)
-    tl.store(lse_ptr + place, tl.where(mass > 0, top + tl.log2(whole), -1e30), mask=head < H)
-
-
-@triton.jit
-def _merge(
-    part_ptr, lse_ptr, out_ptr, rows,
-    R: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, SPLIT_BLOCK: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    begin(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    split = tl.arange(0, SPLIT_BLOCK)
-    lse = tl.load(lse_ptr + split * rows + row, mask=split < SPLITS, other=-1e30)
-    weight = tl.exp2(lse - tl.max(lse, axis=0))
-    weight = tl.where(split < SPLITS, weight / tl.sum(weight, axis=0), 0.0)
-    at = (split.to(tl.int64) * rows + row)[:, None] * R + column[None, :]
-    part = tl.load(part_ptr + at, mask=(split < SPLITS)[:, None], other=0.0)
-    out = tl.sum(part * weight[:, None], axis=0)
-    tl.store(out_ptr + row * R + column, out.to(out_ptr.dtype.element_ty))
+def can_split(rank: int, rope: int, block_tokens: int, dtype: torch.dtype) -> bool:
+    """Whether `mla_decode_split` takes a latent of `rank` and `rope` channels in such pages."""
+    return (rank, rope, block_tokens) == (RANK, ROPE, PAGE) and dtype in KINDS
 
 
 def mla_decode_split(
@@ -95,51 +45,65 @@ def mla_decode_split(
 ) -> Tensor:
     """Attend few tokens, causally among a request's queries.
 
+    `block_tables`, `total_lens` and the pages before the first query's are read while kernels before this one still
+    run: no kernel since the last launch `pdl.in_order` may write them.
+
     Args:
-        q: [requests * query_len, heads, R + P], absorbed and rotated; R and P powers of two.
-        cache: [blocks, block_tokens, R + P], any block stride, in q's type; block_tokens a power of two.
-        block_tables: int32 [requests, max_blocks]; total_lens: int32 [requests], cached and query tokens, at least 1.
+        q: bf16 or fp16 [requests * query_len, heads, 576], absorbed and rotated.
+        cache: [blocks, 64, 576], any block stride that is a multiple of the token stride, in q's type.
+        block_tables: int32 [requests, max_blocks]; total_lens: int32 [requests], cached and query tokens, at least
+            `query_len`.
         splits: programs that share a token's pages; by default enough to fill the chip.
 
     Returns:
-        [requests * query_len, heads, R] in q's type.
+        [requests * query_len, heads, 512] in q's type.
 
     Raises:
         KernelArgumentError: wrong shape, type, stride or device.
     """
     check_cache(cache)
-    check.shape("q", q, (None, None, cache.shape[2]))
-    check.dtype("q", q, cache.dtype)
+    check.shape("cache", cache, (None, PAGE, RANK + ROPE))
+    check.multiple("cache.stride(0)", cache.stride(0), cache.stride(1))
+    check.shape("q", q, (None, None, RANK + ROPE))
+    check.dtype("q", q, *KINDS)
     check.contiguous("q", q)
+    check.dtype("cache", cache, q.dtype)
     tokens, heads, width = q.shape
-    rank = pow2_at_least(width) // 2
-    check.multiple("cache.shape[1]", cache.shape[1], pow2_at_least(cache.shape[1]))
-    check.multiple("cache.shape[2] - R", width - rank, pow2_at_least(width - rank))
     requests, max_blocks = block_tables.shape
     check.shape("q", q, (requests * query_len, None, None))
     check.dtype("block_tables", block_tables, torch.int32)
     check.dense_rows("block_tables", block_tables)
+    check.at_least("block_tables.shape[1]", max_blocks, 1)
     check.shape("total_lens", total_lens, (requests,))
     check.dtype("total_lens", total_lens, torch.int32)
     for name, tensor in (("cache", cache), ("block_tables", block_tables), ("total_lens", total_lens)):
         check.same_device(name, tensor, q)
-    out = q.new_empty((tokens, heads, rank))
-    if tokens == 0:
-        return out
-    head_tiles = triton.cdiv(heads, HEADS)
-    splits = splits or max(1, min(triton.cdiv(max_blocks, 2), sm_count(q.device) // (tokens * head_tiles), 64))
-    parts = q.new_empty((splits, tokens, heads, rank), dtype=torch.float32)
-    lse = q.new_empty((splits, tokens, heads), dtype=torch.float32)
-    _attend[(tokens, head_tiles, splits)](
-        q, cache, block_tables, total_lens, parts, lse,
-        sm_scale * LOG2_E, tokens, query_len, block_tables.stride(0), cache.stride(0), cache.stride(1), heads,
-        R=rank, P=width - rank, BLOCK_TOKENS=cache.shape[1], HEADS=HEADS, SPLITS=splits, STAGES=2,
-        num_warps=8, **launch_options(q.device),
-    )  # fmt: skip
-    columns = min(256, rank)
-    _merge[(tokens * heads, rank // columns)](
-        parts, lse, out, tokens * heads,
-        R=rank, COLUMNS=columns, SPLITS=splits, SPLIT_BLOCK=pow2_at_least(splits), num_warps=4,
-        **launch_options(q.device),
-    )  # fmt: skip
-    return out
+    tiles = triton.cdiv(heads, HEADS)
+    if splits is None:
+        programs = min(max(sm_count(q.device) // max(tokens * tiles, 1), 1), MOST_PIECES)
+        splits = triton.cdiv(max_blocks, triton.cdiv(max_blocks, programs))
+    values = q.new_empty((splits, tokens, tiles * HEADS, RANK))
+    mass = q.new_empty((splits, tokens, tiles * HEADS), dtype=torch.float32)
+    if tokens:
+        page_rows = cache.stride(0) // cache.stride(1)
+        rows = (cache.shape[0] - 1) * page_rows + PAGE
+        attend_pages[(tokens, tiles, splits)](
+            *_columns_and_rope(q, tokens * heads, width),
+            *_columns_and_rope(cache, rows, cache.stride(1)),
+            _by_columns(values, values.numel() // RANK, RANK, 4),
+            block_tables, total_lens, mass,
+            sm_scale * LOG2_E, tokens, heads, query_len, block_tables.stride(0), max_blocks, page_rows,
+            PIECES=splits, num_warps=8, maxnreg=REGISTERS, launch_pdl=launch_options(q.device)["launch_pdl"],
+        )  # fmt: skip
+    return merge_pieces(values, mass, total_lens, query_len=query_len, heads=heads)
+
+
+def _columns_and_rope(tensor: Tensor, rows: int, stride: int) -> tuple[TensorDescriptor, TensorDescriptor]:
+    """TMA's views of rows of 576: 128 columns, and the last 64."""
+    rope = TensorDescriptor(tensor, [rows, RANK + ROPE], [stride, 1], [64, 64], WIDE_ROWS)
+    return _by_columns(tensor, rows, stride, 2), rope
+
+
+def _by_columns(tensor: Tensor, rows: int, stride: int, chunks: int) -> TensorDescriptor:
+    """64 rows of `chunks` x 64 columns, one chunk after the other, as wgmma wants them."""
+    return TensorDescriptor(tensor, [stride // 64, rows, 64], [64, stride, 1], [chunks, 64, 64], CHUNKS)

@@ -20,9 +20,12 @@ _early = ContextVar("early", default=True)
 
 
 @contextmanager
-def in_order() -> Iterator[None]:
-    """Launches inside start only when everything before has ended: first kernels of a forked stream, and of a join."""
-    token = _early.set(False)
+def in_order(needed: bool = True) -> Iterator[None]:
+    """Where `needed`, launches inside start only when everything before has ended.
+
+    So the first kernels of a forked stream, of a join, and after a library's.
+    """
+    token = _early.set(_early.get() and not needed)
     try:
         yield
     finally:

@@ -14,7 +14,6 @@ from kernels.bench.contest import ROUNDS, contest
 from kernels.bench.record import Limits, Result, Work, result
 from kernels.bench.timing import Calls, time_us, times_us
 from kernels.mla_decode import AttentionShape, DecodeAttention, FlashInferMla, FlashMla
-from kernels.mla_decode_split import MOST_TOKENS, mla_decode_split
 from kernels.mla_prefill import RaggedPrefill, attend_cudnn
 from kernels.quant_fp8 import quantize_per_token
 
@@ -66,15 +65,6 @@ def bench_decode(limits: Limits) -> Iterator[Result]:
         if (requests, query_len) == HOT_SHAPE:
             hot = times_us({"": [lambda: chosen.run(flat, cache)]}, launches=HOT_LAUNCHES, ordered=True)[""]
             yield result("MLA decode without rest", "tandem", shape, statistics.median(hot), work, limits)
-        if requests * query_len <= MOST_TOKENS:
-
-            def split() -> torch.Tensor:
-                return mla_decode_split(
-                    flat, cache, device_tables, device_lens, inputs.SM_SCALE, query_len=query_len
-                )  # fmt: skip
-
-            alone = times_us({"": [split]}, launches=4, ordered=True)
-            yield result("MLA decode", "split", shape, statistics.median(alone[""]), work, limits)
 
 
 def _rest() -> None:

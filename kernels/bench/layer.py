@@ -4,8 +4,6 @@ The shared expert runs on a second stream beside the router, whose launches leav
 weighted combine.
 """
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -96,33 +94,31 @@ class DecodeStep:
     query_len: int
 
 
-Attend = Callable[[Tensor, DecodeStep], Tensor]
-
-
-def planned_attention(step: DecodeStep) -> Attend:
-    """Attention over [T, heads, RANK + ROPE], planned for `step`; the plan outlives the layer."""
+def planned_attention(step: DecodeStep) -> DecodeAttention:
+    """Attention planned for `step`; the plan outlives the layer."""
     requests, blocks = step.block_tables.shape
     shape = AttentionShape(inputs.HEADS, inputs.RANK, inputs.ROPE, inputs.BLOCK_TOKENS, inputs.SM_SCALE)
     attention = DecodeAttention(inputs.device(), shape, requests, step.query_len, blocks)
     query_lens = torch.full((requests,), step.query_len, dtype=torch.int32)
     attention.plan(step.block_tables.cpu(), query_lens, step.total_lens.cpu())
-    return lambda q, step: attention.run(q, step.cache)
+    return attention
 
 
-def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
+def decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attention: DecodeAttention) -> Tensor:
     """Run the layer on the residual stream `hidden` [T, HIDDEN]; returns the new one."""
-    return hidden_after_experts(*hidden_after_attention(hidden, w, step, attend), w)
+    return hidden_after_experts(*hidden_after_attention(hidden, w, step, attention), w)
 
 
 def hidden_after_attention(
-    hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend
+    hidden: Tensor, w: LayerWeights, step: DecodeStep, attention: DecodeAttention
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`hidden` plus attention, the same normed, and that quantised with its scale."""
     q, q_scale = first_projection(hidden, w, step)
     heads = fp8_gemm(q, q_scale, *w.q_b).view(-1, inputs.HEADS, inputs.NOPE + inputs.ROPE)
-    absorbed = absorb_query(heads, *w.k_b, step.angles.cos, step.angles.sin, step.positions)
-    latent = attend(absorbed, step)
-    with in_order():
+    turn = step.angles
+    absorbed = absorb_query(heads, *w.k_b, turn.cos, turn.sin, step.positions, early=attention.dependent)
+    latent = attention.run(absorbed, step.cache)
+    with in_order(not attention.dependent):
         values, values_scale = project_value(latent, *w.v_b)
     attended = fp8_gemm_partial(values, values_scale, *w.o)
     return add_rms_norm_quant(attended, hidden, w.post_norm, EPS)
@@ -143,7 +139,7 @@ def hidden_after_experts(hidden: Tensor, normed: Tensor, x: Tensor, x_scale: Ten
     gate_up, down = routed(w.gate_up), routed(w.down)
     busiest = 2 * -(-ids.numel() // w.experts)
     # With few tokens the shared expert needs the multiprocessors that programs waiting for the routing would hold.
-    with in_order() if hidden.shape[0] <= FEW_TOKENS else nullcontext():
+    with in_order(hidden.shape[0] <= FEW_TOKENS):
         both = grouped_gemm(x, x_scale, *gate_up, counts, sources, expected_rows=busiest)
     inner, inner_scale = silu_mul_quant(both[None])
     out = grouped_gemm(inner[0], inner_scale[0], *down, counts, expected_rows=busiest)

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor
 
 from kernels.bench import layer_ref
-from kernels.bench.layer import EPS, Attend, DecodeStep, LayerWeights, decode_layer, hidden_after_attention, route
+from kernels.bench.layer import EPS, DecodeStep, LayerWeights, decode_layer, hidden_after_attention, route
 from kernels.bench.layer import hidden_after_experts as experts_half
 from kernels.bench.prefill_layer import after_experts
+from kernels.mla_decode import DecodeAttention
 from kernels.quant_fp8 import add_rms_norm_quant
 
 ULP = 2.0**-9  # half of bf16's, relative
 EXPERTS_TOLERANCE = 0.05  # of what they add to a token, the worst token
 
 
-def check_decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> dict[str, float | int]:
+def check_decode_layer(
+    hidden: Tensor, w: LayerWeights, step: DecodeStep, attention: DecodeAttention
+) -> dict[str, float | int]:
     """Run the layer eagerly, from a graph, and half by half beside the references.
 
     The first half rounds to FP8 three times in a row and softmax amplifies that: it may differ from its reference by no
@@ -30,9 +33,9 @@ def check_decode_layer(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend
     Raises:
         ArithmeticError: the layer is wrong.
     """
-    if not torch.equal(decode_layer(hidden, w, step, attend), replayed(hidden, w, step, attend)):
+    if not torch.equal(decode_layer(hidden, w, step, attention), replayed(hidden, w, step, attention)):
         raise ArithmeticError("a replay of the decode layer's graph differs from its eager run")
-    first = hidden_after_attention(hidden, w, step, attend)
+    first = hidden_after_attention(hidden, w, step, attention)
     moved = (hidden.float() * (1 + ULP * torch.randn_like(hidden, dtype=torch.float32))).to(hidden.dtype)
     moves = added(layer_ref.hidden_after_attention(moved, w, step)[0], moved)
     expected = added(layer_ref.hidden_after_attention(hidden, w, step)[0], hidden)
@@ -74,14 +77,14 @@ def check_experts(hidden: Tensor, w: LayerWeights) -> dict[str, float | int]:
     return {"experts": round(error, 5), "ties": ties}
 
 
-def replayed(hidden: Tensor, w: LayerWeights, step: DecodeStep, attend: Attend) -> Tensor:
+def replayed(hidden: Tensor, w: LayerWeights, step: DecodeStep, attention: DecodeAttention) -> Tensor:
     """The layer's output from a CUDA graph that ran on other tokens before: what it left behind would not be right."""
     given = torch.randn_like(hidden)
-    decode_layer(given, w, step, attend)
+    decode_layer(given, w, step, attention)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = decode_layer(given, w, step, attend)
+        out = decode_layer(given, w, step, attention)
     for tokens in (given.clone(), hidden):
         given.copy_(tokens)
         graph.replay()

@@ -62,13 +62,13 @@ def decode(
     """One batch size: checked against the references where they are affordable, timed, and taken apart."""
     step = decode_step(requests, query_len, CACHED, turn)
     hidden = inputs.normal(requests * query_len, inputs.HIDDEN)
-    attend = planned_attention(step)
+    attention = planned_attention(step)
     experts = w.experts
-    us = time_us([lambda: decode_layer(hidden, w, step, attend)], launches=6)
+    us = time_us([lambda: decode_layer(hidden, w, step, attention)], launches=6)
     work = decode_work(hidden, w, requests, query_len)
     profiles[f"decode, {experts} experts, {requests} x {query_len}"] = {
         "floor_us": round(work.floor_us(limits) + attention_floor_us(requests, query_len, limits), 1),
-        "kernels": timeline(lambda: decode_layer(hidden, w, step, attend)),
+        "kernels": timeline(lambda: decode_layer(hidden, w, step, attention)),
     }
     peer = PEER_US.get((experts, requests)) if query_len == 1 else None
     return result(

@@ -15,7 +15,6 @@ from kernels import (
 )
 from kernels.errors import KernelArgumentError
 from kernels.mla_decode_ref import mla_decode
-from kernels.mla_decode_split import mla_decode_split
 from tests.kernels.closeness import assert_close, assert_quantised, poisoned, relative_error
 
 HEADS, RANK, NOPE, ROPE = 3, 256, 128, 16
@@ -133,22 +132,3 @@ def test_wrong_arguments_are_named(device):
         latent.gather_latent(
             torch.zeros(2, 4, 8, device=device), torch.zeros(1, dtype=torch.int32, device=device), 0, 5
         )
-
-
-@pytest.mark.parametrize(("requests", "query_len", "splits"), [(1, 1, 4), (2, 2, 3)])
-def test_decode_of_few_tokens(requests, query_len, splits, device, on_gpu):
-    kind = torch.bfloat16 if on_gpu else torch.float32
-    rank, rope, block_tokens = (512, 64, 64) if on_gpu else (16, 16, 16)
-    pool = poisoned(torch.empty(12, 2, block_tokens, rank + rope, device=device, dtype=kind))
-    total = torch.randint(query_len, 4 * block_tokens, (requests,), dtype=torch.int32)
-    tables = torch.randperm(12)[: requests * 4].view(requests, 4).to(torch.int32)
-    for table, tokens in zip(tables, total.tolist(), strict=True):
-        for i in range(tokens):
-            pool[table[i // block_tokens], 1, i % block_tokens] = torch.randn(rank + rope)
-    heads = 80 if on_gpu else 3
-    q = torch.randn(requests * query_len, heads, rank + rope, device=device).to(kind)
-    args = (pool[:, 1], tables.to(device), total.to(device))
-    out = mla_decode_split(q, *args, 0.1, query_len=query_len, splits=splits)
-    lens = torch.full((requests,), query_len)
-    reference = mla_decode(q[..., :rank], q[..., rank:], args[0], args[1], lens, args[2], 0.1)
-    assert_close(out, reference)

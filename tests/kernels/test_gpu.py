@@ -12,6 +12,7 @@ from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
 from kernels.grouped_gemm import grouped_gemm
 from kernels.grouped_gemm_ref import grouped_gemm as grouped_reference
 from kernels.mla_decode_ref import mla_decode as decode_reference
+from kernels.mla_decode_split import mla_decode_split
 from kernels.mla_prefill_ref import mla_prefill as prefill_reference
 from kernels.pdl import in_order
 from kernels.permute import row_experts
@@ -69,7 +70,8 @@ def test_ahead_repeats_its_bits(rows, columns, inner, device):
             assert torch.equal(fp8_gemm_partial(*x, *w), partial)
 
 
-def test_attention_in_a_graph_waits_for_its_queries(device):
+@pytest.mark.parametrize("ours", [False, True])
+def test_attention_in_a_graph_waits_for_its_queries(ours, device):
     requests, blocks = 3, 12
     pool = torch.randn(blocks, 64, RANK + ROPE, device=device).to(torch.bfloat16)
     tables = torch.arange(blocks, dtype=torch.int32, device=device).view(requests, -1)
@@ -82,7 +84,9 @@ def test_attention_in_a_graph_waits_for_its_queries(device):
     attention = mla_decode.FlashMla()
 
     def chain():
-        absorbed = absorb_query(q, k_b, scale, cos, sin, positions)
+        absorbed = absorb_query(q, k_b, scale, cos, sin, positions, early=ours)
+        if ours:
+            return absorbed, mla_decode_split(absorbed, pool, tables, lens, 0.07)
         return absorbed, attention.run(absorbed[:, None], pool, tables, lens, 0.07)
 
     expected = chain()[1]
@@ -96,9 +100,9 @@ def test_attention_in_a_graph_waits_for_its_queries(device):
         assert torch.equal(out, expected)
 
 
-@pytest.mark.parametrize("requests", [8, 64])
-def test_what_follows_attention_in_order_finds_it_finished(requests, device):
-    """Also where no request is split, so that FlashMLA's last kernel has nothing to wait for."""
+@pytest.mark.parametrize("requests", [1, 4, 8, 12, 64])
+def test_what_follows_attention_finds_it_finished(requests, device):
+    """Ours, and a library's; also where no request is split, so that FlashMLA's last kernel has nothing to wait for."""
     blocks = -(-3000 // 64)
     pool = torch.randn(blocks, 64, RANK + ROPE, device=device).to(torch.bfloat16)
     tables = torch.arange(blocks, dtype=torch.int32).repeat(requests, 1)
@@ -114,7 +118,7 @@ def test_what_follows_attention_in_order_finds_it_finished(requests, device):
 
     def chain():
         attended = attention.run(q, pool)
-        with in_order():
+        with in_order(not attention.dependent):
             return attended, *project_value(attended, v_b, v_scale)
 
     expected = [each.clone() for each in chain()]
@@ -197,12 +201,14 @@ def test_mla_decode(query_lens, total_lens, device):
             assert_close(flash.flatten(0, 1), reference)
 
 
-@pytest.mark.parametrize(("requests", "query_len"), [(3, 2), (12, 1), (7, 4)])
-def test_a_captured_batch_follows_its_plan(requests, query_len, device):
-    """Both libraries: a replay attends to what the last plan says, in a pool of the libraries' own block stride."""
+@pytest.mark.parametrize(
+    ("requests", "query_len", "uniform"), [(3, 2, True), (1, 1, True), (3, 2, False), (12, 1, True), (7, 4, True)]
+)
+def test_a_captured_batch_follows_its_plan(requests, query_len, uniform, device):
+    """Ours and both libraries: a replay attends to what the last plan says, in a pool of a block stride of its own."""
     pool = torch.randn(40, 3, 64, RANK + ROPE, device=device).to(torch.bfloat16)
     shape = mla_decode.AttentionShape(HEADS, RANK, ROPE, 64, 0.07)
-    attention = mla_decode.DecodeAttention(device, shape, requests, query_len, 8)
+    attention = mla_decode.DecodeAttention(device, shape, requests, query_len if uniform else None, 8)
     q = torch.randn(requests * query_len, HEADS, RANK + ROPE, device=device).to(torch.bfloat16)
     lens, graph = torch.full((requests,), query_len, dtype=torch.int32), torch.cuda.CUDAGraph()
     for step in range(3):
@@ -216,6 +222,57 @@ def test_a_captured_batch_follows_its_plan(requests, query_len, device):
         graph.replay()
         reference = decode_reference(q[..., :RANK], q[..., RANK:], pool[:, 1], tables.to(device), lens, total, 0.07)
         assert_close(out, reference)
+
+
+@pytest.mark.parametrize("heads", [128, 80, 16])
+@pytest.mark.parametrize(
+    ("query_len", "total_lens"),
+    [(1, [5001]), (1, [1]), (1, [129]), (2, [2]), (2, [65, 1000, 192]), (1, [1, 2, 63, 64, 65, 128, 3000, 4999])],
+)
+def test_split_decode_reads_no_further_than_a_request(query_len, total_lens, heads, device):
+    """For one piece a token, for the default, and for more pieces than some have pages."""
+    requests, blocks = len(total_lens), 80
+    pool = torch.full((requests * blocks, 2, 64, RANK + ROPE), float("nan"), dtype=torch.bfloat16, device=device)
+    tables = torch.randperm(requests * blocks, device=device).view(requests, blocks)
+    for table, length in zip(tables, total_lens, strict=True):
+        rows = torch.randn(blocks * 64, RANK + ROPE, device=device).to(torch.bfloat16)
+        rows[length:] = float("nan")
+        pool[table, 1] = rows.view(blocks, 64, -1)
+    q = torch.randn(requests * query_len, heads, RANK + ROPE, device=device).to(torch.bfloat16)
+    lens = torch.tensor(total_lens, dtype=torch.int32, device=device)
+    args = (pool[:, 1], tables.int(), lens)
+    reference = decode_reference(q[..., :RANK], q[..., RANK:], *args[:2], torch.full_like(lens, query_len), lens, 0.07)
+    for splits in (1, None, 64):
+        assert_close(mla_decode_split(q, *args, 0.07, query_len=query_len, splits=splits), reference)
+
+
+@pytest.mark.parametrize(("requests", "query_len"), [(1, 1), (2, 2), (8, 1)])
+def test_split_decode_repeats_its_bits(requests, query_len, device):
+    """Also out of a cold L2, and with other lengths than the graph was captured with."""
+    pool = torch.randn(requests * 80, 64, RANK + ROPE, device=device).to(torch.bfloat16)
+    tables = torch.randperm(requests * 80, device=device).view(requests, 80).int()
+    lens = torch.full((requests,), 5000, dtype=torch.int32, device=device)
+    q = torch.randn(requests * query_len, HEADS, RANK + ROPE, device=device).to(torch.bfloat16)
+    flush = torch.empty(128 << 20, dtype=torch.uint8, device=device)
+
+    def call():
+        return mla_decode_split(q, pool, tables, lens, 0.07, query_len=query_len)
+
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call()
+    for total in (5000, 3000, 64, query_len):
+        lens.fill_(total)
+        torch.cuda.synchronize()
+        expected = call()
+        for i in range(20):
+            out.fill_(float("nan"))
+            if i % 2:
+                flush.fill_(i)
+            graph.replay()
+            assert torch.equal(out, expected)
 
 
 def test_mla_prefill(device):
