@@ -7,12 +7,12 @@ from kernels.fp8_gemm_ahead import AheadTile, fp8_gemm_ahead
 from kernels.fp8_gemm_deepgemm import fp8_gemm_deepgemm
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 
-Table = dict[tuple[int, int], tuple[tuple[int, AheadTile], ...]]
+Table = dict[tuple[int, int], tuple[tuple[int, AheadTile | None], ...]]
 
 # (N, K): tiles of `fp8_gemm_ahead` by the most rows they are for; DeepGEMM has the rest.
 TILES: Table = {
     (2112, 7168): (  # q_a and kv_a
-        (16, AheadTile(16, groups=2, splits=4, stages=6, along_k=True, registers=64)),
+        (16, AheadTile(16, groups=2, splits=4, stages=6, along="k", registers=64)),
         (32, AheadTile(32, splits=8, stages=6, registers=64)),
     ),
     (24576, 1536): (  # q_b

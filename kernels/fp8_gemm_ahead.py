@@ -1,12 +1,13 @@
 """FP8 matrix product with block scales whose weights are on their way before its inputs exist (Gluon, GPU only).
 
-As `fp8_gemm_splitk`, the weight is wgmma's left operand and K is split over programs. Here one warp streams weights and
-activations through a ring of shared memory, and fills the ring with weights while the kernels before it still run: only
-activations wait for them. One to three groups of four warps multiply, each its own 64 output features, so that
-one scales its sums while another's product runs. The order of additions depends on (N, K) and the tile alone.
+As `fp8_gemm_splitk`, K is split over programs and, mostly, the weight is wgmma's left operand. Here one warp streams
+weights through a ring of shared memory, and fills it while the kernels before still run; another streams activations,
+once they are there. One to three groups of four warps multiply, so that one scales its sums while another's product
+runs. The order of additions depends on (N, K) and the tile alone.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import triton
@@ -21,7 +22,7 @@ from kernels.pdl import launch_options
 from kernels.tiles import BLOCK_K, sm_count
 from kernels.weight_ring import multiply_ahead
 
-FEATURES = 64  # of one wgmma
+FEATURES = 64  # of one wgmma, or tokens where they are its left operand
 SCALE_ROWS = 32  # at least as many scales a load: TMA writes to multiples of 128 bytes of shared memory only
 COPYING_REGISTERS = 24
 LEAST_STAGES = 3  # of a group: one is multiplied, the next is begun, and the last is given back with the one after it
@@ -33,29 +34,41 @@ FLAT = gl.NVMMASharedLayout(0, 32, 2)
 class AheadTile:
     """How one program works: `rows` tokens, `stages` k-steps in flight, `splits` programs along K.
 
-    Its `groups` of four multiplying warps take 64 output features each or, `along_k`, the same 64 and every
-    `groups`-th k-step. In a run of `run` k-steps a group's next product runs while it scales the last one; more than
-    one needs registers for two. `registers` a thread, averaged over the program's warps; None takes the whole file.
-    With `share` the splits of a tile wait for each other and each adds its share of the rows; all programs must fit the
-    chip at once, one a multiprocessor. Otherwise the last split to arrive adds them all.
+    Its `groups` of four multiplying warps share out, `along` features, 64 of them each; or along K, the same 64
+    features and every `groups`-th k-step, and add up; or along tokens, 64 each and the same 128 features, where tokens
+    are wgmma's left operand. In a run of `run` k-steps a group's next product runs while it scales the last one; more
+    than one needs registers for two. `registers` a thread, averaged over the program's warps; None takes all there are.
+
+    Tokens have a ring of `token_stages` k-steps, by default `stages`; fewer only where all weights fit theirs. With
+    `ahead` no more than so many k-steps of weights are under way at once: kernels that still run, and then the tokens,
+    find memory less busy. With `share` the splits of a tile wait for each other and each adds its share of the rows;
+    all programs must fit the chip at once, one a multiprocessor. Otherwise the last split to arrive adds them all.
     """
 
     rows: int
     groups: int = 1
     splits: int = 1
     stages: int = 4
-    along_k: bool = False
+    along: Literal["features", "k", "tokens"] = "features"
     registers: int | None = None
     share: bool = False
     run: int = 2
+    token_stages: int | None = None
+    ahead: int = 0
+
+    @property
+    def chunk(self) -> int:
+        """Features of a copy of weights, and of a group."""
+        return 2 * FEATURES if self.along == "tokens" else FEATURES
 
     @property
     def features(self) -> int:
-        return FEATURES if self.along_k else self.groups * FEATURES
+        return self.groups * FEATURES if self.along == "features" else self.chunk
 
     @property
-    def parts(self) -> int:
-        return self.splits * self.groups if self.along_k else self.splits
+    def block(self) -> int:
+        """Tokens of a copy, and of a group."""
+        return FEATURES if self.along == "tokens" else self.rows
 
 
 def fp8_gemm_ahead(
@@ -74,29 +87,26 @@ def fp8_gemm_ahead(
         KernelArgumentError: wrong shape, type, stride or device.
     """
     check_operands(x, x_scale, w, w_scale)
-    sharing = 1
-    if tile.along_k:  # so that a stage has one group: its barrier's phases are counted modulo two
-        sharing = tile.groups
-        check.multiple("tile.stages", tile.stages, sharing)
-    check.at_least("tile.stages", tile.stages, LEAST_STAGES * sharing)
     (rows, inner), columns = x.shape, w.shape[0]
-    parts = tile.parts
+    token_stages = tile.token_stages or tile.stages
+    check_tile(tile, inner)
     out = x.new_empty((rows, columns), dtype=out_dtype if reduce else torch.float32)
-    sums = out[None] if parts == 1 else x.new_empty((parts, rows, columns), dtype=torch.float32)
+    sums = out[None] if tile.splits == 1 else x.new_empty((tile.splits, rows, columns), dtype=torch.float32)
     if rows == 0:
         return out if reduce else sums
     grid = (triton.cdiv(columns, tile.features), tile.splits, triton.cdiv(rows, tile.rows))
     if tile.share:
         check.at_most("programs that wait for each other", grid[0] * grid[1] * grid[2], sm_count(x.device))
-    counted = reduce and parts > 1
-    arrived = arrival_counters(triton.cdiv(columns, FEATURES) * grid[2], x.device) if counted else out
+    counted = reduce and tile.splits > 1
+    slots = triton.cdiv(columns, tile.chunk) * grid[2] * (1 if tile.along == "features" else tile.groups)
+    arrived = arrival_counters(slots, x.device) if counted else out
     warps = 4 * (tile.groups + 1)
     registers = min(tile.registers or 65536 // (32 * warps), 255) // 8 * 8
     each = min((registers * (tile.groups + 1) - COPYING_REGISTERS) // tile.groups, 255) // 8 * 8
     multiply_ahead[grid](
-        descriptor(x, [tile.rows, BLOCK_K], WIDE_ROWS),
+        descriptor(x, [tile.block, BLOCK_K], WIDE_ROWS),
         descriptor(x_scale.T, [1, max(tile.rows, SCALE_ROWS)], FLAT),
-        descriptor(w, [FEATURES, BLOCK_K], WIDE_ROWS),
+        descriptor(w, [tile.chunk, BLOCK_K], WIDE_ROWS),
         w_scale,
         out,
         sums,
@@ -107,10 +117,12 @@ def fp8_gemm_ahead(
         w_scale.stride(0),
         ROWS=tile.rows,
         GROUPS=tile.groups,
+        ALONG=tile.along,
         SPLITS=tile.splits,
         STAGES=tile.stages,
+        TOKENS=token_stages,
+        AHEAD=tile.ahead,
         REDUCE=reduce,
-        ALONG_K=tile.along_k,
         SHARE=tile.share,
         RUN=tile.run,
         REGISTERS=each,
@@ -119,6 +131,23 @@ def fp8_gemm_ahead(
         launch_pdl=launch_options(x.device)["launch_pdl"],
     )
     return out if reduce else sums
+
+
+def check_tile(tile: AheadTile, inner: int) -> None:
+    """Raises KernelArgumentError where the rings could not turn on `inner` of K, or would be too small for the sums."""
+    steps = -(-inner // (BLOCK_K * tile.splits))
+    along_k = tile.groups if tile.along == "k" else 1
+    token_stages = tile.token_stages or tile.stages
+    check.multiple("tile.rows", tile.rows, along_k)
+    if tile.along == "tokens":
+        check.one_of("tile.rows", tile.rows, [tile.groups * FEATURES])
+    check.multiple("tile.stages", tile.stages, along_k)  # so that a stage has one group: phases are counted modulo two
+    check.multiple("tile.token_stages", token_stages, along_k)
+    check.at_least("tile.token_stages", token_stages, LEAST_STAGES * along_k)
+    check.at_least("tile.stages", tile.stages, steps if token_stages < tile.stages else token_stages)
+    check.at_most("tile.ahead", tile.ahead, max(tile.stages - 2 * along_k, 0))
+    ring = tile.stages * tile.features * BLOCK_K
+    check.at_most("bytes of sums", tile.groups * tile.block * tile.chunk * 4, ring)
 
 
 def descriptor(tensor: Tensor, block: list[int], layout: gl.NVMMASharedLayout) -> TensorDescriptor:
