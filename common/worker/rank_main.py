@@ -107,7 +107,7 @@ def poll_s(context: RankContext) -> float:
 
 
 def rest_s(worker: WorkerConfig) -> float:
-    """How often an engine without work shows that it lives; well within what counts as silence or as stalled."""
+    """How often who has no work shows that it lives; well within what counts as silence or as stalled."""
     return min(_REST_S, worker.group_silence_s / 8, worker.stalled_after_s / 4)
 
 

@@ -15,7 +15,7 @@ from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
 from common.rpc.server import Health, build_server, start_server
-from common.telemetry.event_loop import answers_within
+from common.telemetry.event_loop import fault_of
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.stop_signal import stop_signal
@@ -52,7 +52,7 @@ async def serve(config: ClusterConfig, number: int) -> None:
         spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""
         edge = HttpEdge(replica.core, spell, replica.ready)
         loop = asyncio.get_running_loop()
-        probes = Probes(live=lambda: answers_within(loop, STUCK_AFTER_S), ready=replica.ready)
+        probes = Probes(fault=lambda: fault_of(loop, STUCK_AFTER_S), ready=replica.ready)
         exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number, probes)
         http_port = await edge.start(place.host, place.http_port and place.http_port + number)
         port = await start_server(server, host_port(place.host, place.port and place.port + number), health, [SERVICE])
