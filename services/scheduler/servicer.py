@@ -6,6 +6,7 @@ import grpc
 
 from common.errors import TandemError
 from common.rpc.convert_inference import (
+    cancel_outcome_to_wire,
     cluster_to_wire,
     delta_to_wire,
     explanation_to_wire,
@@ -40,10 +41,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.CancelRequest, context: grpc.aio.ServicerContext
     ) -> inference_pb2.CancelResponse:
         try:
-            outcome = await self._core.cancel(request.request_id)
+            return cancel_outcome_to_wire(await self._core.cancel(request.request_id))
         except TandemError as error:
             await abort(context, error)
-        return inference_pb2.CancelResponse(found=outcome.found, replicas=outcome.replicas)
 
     async def GetModel(  # noqa: N802
         self, request: inference_pb2.GetModelRequest, context: grpc.aio.ServicerContext
