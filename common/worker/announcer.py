@@ -21,6 +21,7 @@ from common.engine.decode_engine import DecodeEngine
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
 from common.errors import DependencyUnavailable, TandemError
+from common.state.connect import close_redis
 from common.state.index_publisher import IndexPublisher
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
@@ -108,10 +109,9 @@ class ClusterAnnouncer:
             if self._writer is not None:
                 await self._writer.reset()
         if self._bus is not None:
-            with suppress(DependencyUnavailable):
-                await self._bus.close()
+            await self._bus.close()
         if self._redis is not None:
-            await self._redis.aclose()
+            await close_redis(self._redis)
 
     @property
     def leases(self) -> WorkerLeases:
