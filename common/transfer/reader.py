@@ -40,14 +40,14 @@ class ReaderLimits:
 
 @dataclass(slots=True)
 class ReaderCounters:
-    """Totals since the start."""
+    """Totals since the start; but for the blocks they sum to the transfers that have ended."""
 
     landed: int = 0
-    landed_blocks: int = 0
-    timeouts: int = 0
-    tag_mismatches: int = 0
-    failed: int = 0
+    timed_out: int = 0
+    mismatched: int = 0  # a tag was wrong
+    failed: int = 0  # in any other way
     aborted: int = 0
+    landed_blocks: int = 0
 
 
 @dataclass(slots=True)
@@ -328,9 +328,13 @@ class TransferReader:
 
     def _fail(self, work_id: str, error: TransferError) -> None:
         if self._forget(work_id):
-            self.counters.failed += 1
-            self.counters.timeouts += isinstance(error, TransferTimeout)
-            self.counters.tag_mismatches += isinstance(error, TagMismatch)
+            match error:
+                case TransferTimeout():
+                    self.counters.timed_out += 1
+                case TagMismatch():
+                    self.counters.mismatched += 1
+                case _:
+                    self.counters.failed += 1
             self._outcome.failed(work_id, error)
 
     def _abort(self, work_id: str) -> None:

@@ -16,7 +16,9 @@ from common.kv.hashing import chain_hashes
 from common.request import Work
 from common.rpc.server import Health, Probe
 from common.telemetry.exporter import MetricsExporter, Probes
+from common.telemetry.families import instance_labels
 from common.telemetry.worker_metrics import worker_metrics
+from common.transfer.exported import exported_reader
 from common.transfer.landing import HostLanding
 from common.transfer.memory import tensor_region
 from common.transfer.reader import ReaderLimits, TransferReader
@@ -59,6 +61,8 @@ async def serve(context: RankContext, parts: RankParts) -> None:
     health = Health()
     outcomes = Outcomes(asyncio.get_running_loop(), loop)
     reader = _reader(context, parts, outcomes)
+    labels = instance_labels(model=config.model.name, role="decode", dp_rank=context.place.dp_rank)
+    registry.register(exported_reader(reader, labels))
     liveness = Liveness(loop, context.worker.stalled_after_s, {"transfer reader": reader.progress_age_s})
     probes = Probes(liveness.fault, lambda: health.serving(Probe.READINESS))
     exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)

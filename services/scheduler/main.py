@@ -8,13 +8,14 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from common.bus.exported import ExportedBus
+from common.bus.exported import exported_bus
 from common.clock import MonotonicClock
 from common.config.address import host_port
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
 from common.rpc.server import Health, build_server, start_server
+from common.state.exported import exported_lookups
 from common.telemetry.event_loop import fault_of
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
@@ -44,7 +45,8 @@ async def serve(config: ClusterConfig, number: int) -> None:
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
     async with open_links(config, settings.name, clock, stop.asked) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
-        registry.register(ExportedBus(links.bus.counters, {"model": card.name}))
+        registry.register(exported_bus(links.bus.counters, {"model": card.name}))
+        registry.register(exported_lookups(links.index.counters, {"model": card.name}))
         replica.around.repeat_cancel = links.say_cancel
         links.leases.on_unreadable = replica.around.metrics.unreadable_leases.inc
         health, server = Health(), build_server()

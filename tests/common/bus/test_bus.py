@@ -8,12 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from common.bus.connection import connect_bus
-from common.bus.exported import ExportedBus
+from common.bus.exported import exported_bus
 from common.bus.load_reporter import LoadReporter
 from common.bus.messages import CancelNotice, DrainNotice, HoldNotice, LoadReport, decode, encode
 from common.bus.sequence_gate import SequenceGate
 from common.bus.subjects import Subjects
 from common.errors import ConfigError, DependencyUnavailable, InternalError, InvalidInput
+from tests.servers import aborted
 
 
 async def until(condition, within_s: float = 20.0) -> None:
@@ -66,7 +67,7 @@ async def test_malformed_messages_are_counted_and_disturb_nobody(pair, cluster, 
     await until(lambda: heard)
     assert heard == [CancelNotice("good")]
     registry = CollectorRegistry()
-    registry.register(ExportedBus(hearer.counters, {"model": "m"}))
+    registry.register(exported_bus(hearer.counters, {"model": "m"}))
     outcomes = {"published": 0, "unpublished": 0, "received": 1, "malformed": 4, "overrun": 0, "broken": 0}
     for outcome, count in outcomes.items():
         labels = {"model": "m", "outcome": outcome}
@@ -125,7 +126,7 @@ async def test_bus_comes_back_by_itself_with_its_subscriptions(own_nats, cluster
     await until(lambda: heard)
     assert heard == [CancelNotice("after")]
     registry = CollectorRegistry()
-    registry.register(ExportedBus(bus.counters, {}))
+    registry.register(exported_bus(bus.counters, {}))
     assert registry.get_sample_value("tandem_bus_messages_total", {"outcome": "unpublished"}) == 1000
     assert registry.get_sample_value("tandem_bus_disconnects_total") == 1
     for one in (bus, hearer):
@@ -172,7 +173,8 @@ async def test_a_stopped_server_holds_neither_a_close_nor_a_cancellation_nor_an_
         with pytest.raises(InternalError, match="ours"):
             await end()
     assert "NATS did not take what was said last" in caplog.text
-    os.kill(server.pid, signal.SIGKILL)
+    os.kill(server.pid, signal.SIGCONT)
+    await aborted(bus._client._transport._io_writer)
 
 
 async def test_one_server_of_several_is_enough(own_nats, cluster):

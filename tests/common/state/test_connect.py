@@ -5,6 +5,7 @@ import pytest
 
 from common.errors import InternalError
 from common.state.connect import close_redis, connect_redis
+from tests.servers import aborted
 
 
 async def test_the_close_is_bounded_and_hides_no_error(own_valkey, caplog):
@@ -26,4 +27,4 @@ async def test_the_close_is_bounded_and_hides_no_error(own_valkey, caplog):
         await end()
     assert "Redis was left in the middle of its close" in caplog.text
     os.kill(server.pid, signal.SIGCONT)
-    writer.transport.abort()
+    await aborted(writer)
