@@ -18,7 +18,7 @@ from common.errors import ConfigError, InvalidInput, TandemError
 from common.rpc.channel import MAX_MESSAGE_BYTES
 from common.rpc.inference_data import Delta, Usage
 from common.telemetry.listener import listen
-from common.telemetry.trace import HEADER
+from common.telemetry.trace import PARENT, STATE, named_trace
 from services.scheduler.core import Core
 from services.scheduler.http_body import json_body
 from services.scheduler.http_connection import Connection
@@ -114,7 +114,8 @@ class HttpEdge:
             asked, understood = read(body), body
             request = replace(asked.request, request_id=http.headers.get(REQUEST_ID, ""))
             heading = Heading(chat, self._core.model("").model, int(time.time()), Spelling(self._spell))
-            async with aclosing(self._core.generate(request, traceparent=http.headers.get(HEADER))) as deltas:
+            caller = named_trace(http.headers.get(PARENT), http.headers.getall(STATE, []))
+            async with aclosing(self._core.generate(request, caller=caller)) as deltas:
                 first = await anext(deltas)
                 if asked.stream:
                     return await self._stream(http, asked, heading, first, deltas)

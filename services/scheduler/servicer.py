@@ -14,7 +14,7 @@ from common.rpc.convert_inference import (
     request_from_wire,
 )
 from common.rpc.errors import abort
-from common.rpc.trace_metadata import named_trace
+from common.rpc.trace_metadata import callers_trace
 from protos import inference_pb2, inference_pb2_grpc
 from services.scheduler.core import Core
 
@@ -28,7 +28,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def Generate(  # noqa: N802
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateDelta]:
-        deltas = self._core.generate(request_from_wire(request), context.time_remaining(), named_trace(context))
+        deltas = self._core.generate(request_from_wire(request), context.time_remaining(), callers_trace(context))
         try:
             async for delta in deltas:
                 yield delta_to_wire(delta)
