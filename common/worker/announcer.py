@@ -21,6 +21,7 @@ from common.engine.decode_engine import DecodeEngine
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
 from common.errors import DependencyUnavailable, TandemError
+from common.process.dependencies import require_addresses, wait_for_nats, wait_for_redis
 from common.state.connect import close_redis
 from common.state.exported import exported_publisher
 from common.state.index_publisher import IndexPublisher
@@ -29,7 +30,6 @@ from common.state.keys import Keys
 from common.state.worker_leases import LeaseKeeper, WorkerLeases, WorkerRecord
 from common.telemetry.families import instance_labels
 from common.telemetry.worker_metrics import WorkerMetrics
-from common.worker.dependencies import require_addresses, wait_for_nats, wait_for_redis
 from common.worker.rank_main import RankContext
 
 Engine = PrefillEngine | DecodeEngine

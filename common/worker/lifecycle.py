@@ -9,12 +9,12 @@ import grpc
 from common.config.address import host_port
 from common.engine.loop import EngineLoop
 from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
+from common.process.stop_signal import stop_signal, unless_stopped
 from common.rpc.server import Health, Probe, build_server, start_server
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
 from common.worker.liveness import Liveness
 from common.worker.rank_main import RankContext
-from common.worker.stop_signal import stop_signal, unless_stopped
 
 log = get_log(__name__)
 

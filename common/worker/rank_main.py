@@ -16,10 +16,10 @@ from common.config.load import load_cluster
 from common.config.place import RankPlace, Role, parallel_of, rank
 from common.errors import Cancelled, ConfigError, DependencyUnavailable, TandemError
 from common.kv.incarnation import draw_incarnation
+from common.process.tether import tether_to_parent
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.arguments import WorkerArguments, parse_arguments
 from common.worker.rank_parts import RankParts, build_rank
-from common.worker.tether import tether_to_parent
 
 log = get_log(__name__)
 

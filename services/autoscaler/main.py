@@ -11,10 +11,10 @@ from common.clock import MonotonicClock
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
+from common.process.stop_signal import stop_signal
 from common.telemetry.event_loop import fault_of
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
-from common.worker.stop_signal import stop_signal
 from services.autoscaler.controller import Controller
 from services.autoscaler.surroundings import open_surroundings
 

@@ -15,7 +15,7 @@ from common.bus.exported import exported_bus
 from common.clock import Clock
 from common.config.address import host_port
 from common.config.cluster import ClusterConfig
-from common.worker.dependencies import require_addresses, wait_for_nats
+from common.process.dependencies import require_addresses, wait_for_nats
 from services.autoscaler.kubernetes_api import KubernetesApi, cluster_configuration
 from services.autoscaler.leader import Leadership
 from services.autoscaler.metrics import AutoscalerMetrics, autoscaler_metrics

@@ -14,13 +14,13 @@ from common.config.address import host_port
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
+from common.process.stop_signal import stop_signal
+from common.process.tether import tether_to_parent
 from common.rpc.server import Health, build_server, start_server
 from common.state.exported import exported_lookups
 from common.telemetry.event_loop import fault_of
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
-from common.worker.stop_signal import stop_signal
-from common.worker.tether import tether_to_parent
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.links import open_links
 from services.scheduler.model_card import read_model_card
