@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from common.errors import TandemError
+from services.launcher.end_on import end_on
 
 app = typer.Typer(
     name="tandem",
@@ -22,6 +23,7 @@ app = typer.Typer(
 Config = Annotated[Path, typer.Argument(help="The cluster's YAML file.")]
 Settings = Annotated[list[str], typer.Option("--set", help="dotted.field=value over the file; may be repeated.")]
 RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Logs and endpoints; run/<cluster> unless given.")]
+Logs = Annotated[Literal["text", "json"], typer.Option("--log-format", help="Of what the processes log.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Stay up when a process dies.")]
 At = Annotated[str, typer.Option("--at", help="host:port of a scheduler; unless given, the cluster that runs here.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1)]
@@ -33,12 +35,19 @@ FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 @app.command()
-def up(config: Config, settings: Settings = [], run_dir: RunDir = None, keep_going: KeepGoing = False) -> None:  # noqa: B006
-    """Start a whole cluster on this machine and show it until Ctrl-C (exit code 130) or SIGTERM (0)."""
-    end_on_sigterm(0)  # who runs it as a service ends it so
+def up(
+    config: Config,
+    settings: Settings = [],  # noqa: B006
+    run_dir: RunDir = None,
+    keep_going: KeepGoing = False,
+    log_format: Logs = "text",
+) -> None:
+    """Start a whole cluster on this machine and show it until Ctrl-C (exit code 130), SIGTERM or SIGHUP (0)."""
+    end_on(signal.SIGTERM, 0)  # who runs it as a service ends it so
+    end_on(signal.SIGHUP, 0)
     from services.launcher.up import run_up
 
-    run_up(config, settings, run_dir, keep_going=keep_going)
+    run_up(config, settings, run_dir, keep_going=keep_going, log_format=log_format)
 
 
 @app.command()
@@ -184,14 +193,10 @@ def _foreign(
     other(args=arguments, prog_name=name, default_map=defaults)
 
 
-def end_on_sigterm(code: int) -> None:
-    """As the first process of a container a command would not see SIGTERM at all, unless it handles it."""
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(code))
-
-
 def main() -> None:
     """Entry point: errors of the tree end the command with one clear line and code 1."""
-    end_on_sigterm(128 + signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        end_on(number, 128 + number)
     try:
         app()
     except TandemError as error:

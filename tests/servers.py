@@ -4,6 +4,7 @@ Session-wide servers are shared: a test keeps to a `cluster` name of its own and
 A test that breaks a server takes `own_valkey` or `own_nats`.
 """
 
+import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +74,12 @@ def own_nats(tmp_path: Path) -> Iterator[Callable[..., EmbeddedNats]]:
     yield start_one
     for server in started:
         server.stop()
+
+
+async def aborted(writer: asyncio.StreamWriter) -> None:
+    """What a client left open when it gave up its close, gone before the loop is."""
+    writer.transport.abort()
+    await asyncio.sleep(0)  # the loop closes the socket in its next round
 
 
 @pytest.fixture

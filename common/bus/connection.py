@@ -19,6 +19,7 @@ from common.telemetry.logs import get_log
 log = get_log(__name__)
 
 _RETRY_S = 0.25
+_CLOSED_WITHIN_S = 2.0
 _PENDING_MESSAGES = 4096  # of one subscription, bounds memory behind a slow handler
 _PENDING_BYTES = 4 << 20
 _NO_RESPONDERS = "503"  # the server's word that nobody is subscribed
@@ -79,7 +80,8 @@ class Bus:
             self.counters.unpublished += 1
             return False
         try:
-            await self._client.publish(subject, encode(message))
+            with kept_cancellation():
+                await self._client.publish(subject, encode(message))
         except NatsError:
             self.counters.unpublished += 1
             return False
@@ -176,10 +178,17 @@ class Bus:
             await self._client.flush(timeout=within_s)
 
     async def close(self) -> None:
-        """End the connection; what was said before is sent as far as there is a connection."""
+        """End the connection; what was said before is sent as far as the server takes it within `_CLOSED_WITHIN_S`.
+
+        Never fails: it comes last, and must not take the place of an error that is on its way out.
+        """
         self._closing = True
-        with translated("close of the bus"):
-            await self._client.close()
+        try:
+            with translated("close of the bus"):
+                async with asyncio.timeout(_CLOSED_WITHIN_S):
+                    await self._client.close()
+        except DependencyUnavailable as error:
+            log.warning("NATS did not take what was said last", url=without_password(self._url), why=error)
 
     async def _failed(self, error: Exception) -> None:
         """Of lost connections others tell; the rest would be nobody's business, as the client catches all of it."""

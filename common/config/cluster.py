@@ -68,7 +68,7 @@ class WorkerConfig(Section):
     schedule: Literal["none", "dispatch_overlap", "dual_microbatch"] = "none"
     start_timeout_s: float = Field(default=3600.0, gt=0)  # loading weights included
     group_silence_s: float = Field(default=60.0, gt=0)  # a rank of the group that is silent for longer is lost
-    stalled_after_s: float = Field(default=10.0, gt=0)  # an engine without progress for longer is not live
+    stalled_after_s: float = Field(default=10.0, gt=0)  # an engine or a reader that hangs for longer is not live
     drain_timeout_s: float = Field(default=60.0, ge=0)
 
 

@@ -38,7 +38,7 @@ class PeerWatch:
 
 
 class StoreHeartbeats:
-    """Beats in the store at which the group's ranks met.
+    """Beats in the store at which the group's ranks met. Every rank has one of these before anybody reads.
 
     Raises:
         DependencyUnavailable: by every call, when the store is gone.
@@ -48,18 +48,23 @@ class StoreHeartbeats:
         self._store = store
         self._keys = [f"{group}/beat/{r}" for r in range(ranks)]
         self._own = self._keys[rank]
+        self._add(0)
 
     def beat(self) -> None:
-        self._add(self._own, 1)
+        self._add(1)
 
     def read(self) -> tuple[int, ...]:
-        return tuple(self._add(key, 0) for key in self._keys)
-
-    def _add(self, key: str, amount: int) -> int:
+        """Everybody's, in one request: all ranks of a group read as often as they beat."""
         try:
-            return int(self._store.add(key, amount))
+            return tuple(map(int, self._store.multi_get(self._keys)))
         except RuntimeError as error:
-            raise DependencyUnavailable(f"the store of {key} is gone: {error}") from error
+            raise DependencyUnavailable(f"the store of {self._own} is gone: {error}") from error
+
+    def _add(self, amount: int) -> None:
+        try:
+            self._store.add(self._own, amount)
+        except RuntimeError as error:
+            raise DependencyUnavailable(f"the store of {self._own} is gone: {error}") from error
 
 
 class ParkedPeers:

@@ -19,6 +19,10 @@ class Store(Protocol):
 
     def add(self, key: str, amount: int) -> int: ...
 
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """In one request. Waits for keys that were never set."""
+        ...
+
     def wait(self, keys: list[str], timeout: timedelta) -> None: ...
 
 

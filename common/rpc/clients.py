@@ -18,6 +18,7 @@ from common.rpc.convert import (
     work_to_wire,
 )
 from common.rpc.convert_inference import (
+    cancel_outcome_from_wire,
     cluster_from_wire,
     delta_from_wire,
     explanation_from_wire,
@@ -25,7 +26,7 @@ from common.rpc.convert_inference import (
     request_to_wire,
 )
 from common.rpc.errors import translated
-from common.rpc.inference_data import ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
+from common.rpc.inference_data import CancelOutcome, ClusterInfo, Delta, Explanation, GenerateRequest, ModelInfo
 from common.rpc.server import Probe
 from common.rpc.trace_metadata import outgoing
 from common.rpc.worker_data import DecodeRequest, InstanceDescription, PrefillEvent, StepBatch
@@ -79,11 +80,11 @@ class InferenceClient(Connection):
         finally:
             call.cancel()
 
-    async def cancel(self, request_id: str, timeout_s: float = 5.0) -> bool:
-        """Whether a replica had the request, any of those that answered in time."""
+    async def cancel(self, request_id: str, timeout_s: float = 5.0) -> CancelOutcome:
+        """End a live request, whichever replica has it. An id that nobody knows is no error: the outcome says so."""
         with translated(self.address):
-            answer = await self._stub.Cancel(inference_pb2.CancelRequest(request_id=request_id), timeout=timeout_s)
-        return bool(answer.found)
+            wire = await self._stub.Cancel(inference_pb2.CancelRequest(request_id=request_id), timeout=timeout_s)
+        return cancel_outcome_from_wire(wire)
 
     async def model(self, name: str = "", timeout_s: float = 5.0) -> ModelInfo:
         with translated(self.address):

@@ -13,6 +13,7 @@ from common.rpc.convert import (
     sampling_to_wire,
 )
 from common.rpc.inference_data import (
+    CancelOutcome,
     Candidate,
     ChatMessage,
     ClusterInfo,
@@ -157,6 +158,14 @@ def delta_from_wire(wire: inference_pb2.GenerateDelta) -> Delta:
         usage=usage_from_wire(wire.usage) if wire.HasField("usage") else None,
         ledger=ledger_from_wire(wire.ledger) if wire.HasField("ledger") else None,
     )
+
+
+def cancel_outcome_to_wire(outcome: CancelOutcome) -> inference_pb2.CancelResponse:
+    return inference_pb2.CancelResponse(**same(CancelOutcome, outcome))
+
+
+def cancel_outcome_from_wire(wire: inference_pb2.CancelResponse) -> CancelOutcome:
+    return CancelOutcome(**same(CancelOutcome, wire))
 
 
 def model_to_wire(info: ModelInfo) -> inference_pb2.ModelInfo:

@@ -45,12 +45,12 @@ async def connect_redis(url: str, timeout_s: float, within_s: float) -> Redis:
             with translated("Redis at start"):
                 await client.ping()
         except asyncio.CancelledError:
-            await client.aclose()
+            await close_redis(client)
             raise
         except DependencyUnavailable as error:
             now_s = loop.time()
             if now_s - started_s >= within_s:
-                await client.aclose()
+                await close_redis(client)
                 raise DependencyUnavailable(f"no Redis at {shown} within {within_s:g} s: {error}") from error
             if told_s == started_s or now_s - told_s >= _TELL_EVERY_S:
                 log.warning("waiting for Redis", url=shown, waited_s=round(now_s - started_s, 1), within_s=within_s)
@@ -58,6 +58,15 @@ async def connect_redis(url: str, timeout_s: float, within_s: float) -> Redis:
             await asyncio.sleep(min(_RETRY_S, within_s))
             continue
         return client
+
+
+async def close_redis(client: Redis) -> None:
+    """End its connections. Never fails: it comes last, and must not take the place of an error on its way out."""
+    try:
+        with translated("close of Redis"):
+            await client.aclose()
+    except DependencyUnavailable as error:
+        log.warning("Redis was left in the middle of its close", why=error)
 
 
 @contextmanager

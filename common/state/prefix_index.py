@@ -42,9 +42,9 @@ class LookupAnswer:
 
 @dataclass(slots=True)
 class LookupCounters:
-    """Totals since the start; `timed_out`, `failed` and `skipped` sum to the lookups without an answer."""
+    """Totals since the start; they sum to the lookups that have ended."""
 
-    lookups: int = 0
+    answered: int = 0
     timed_out: int = 0
     failed: int = 0
     skipped: int = 0  # the breaker was open
@@ -71,7 +71,6 @@ class PrefixIndex:
 
     async def lookup(self, hashes: Sequence[bytes]) -> LookupAnswer:
         """Ask for the first 2,560 blocks at most. Never raises on Redis' account; without answer it is not `known`."""
-        self.counters.lookups += 1
         if not self.breaker.admit():
             self.counters.skipped += 1
             return LookupAnswer(known=False)
@@ -90,6 +89,7 @@ class PrefixIndex:
                 self.counters.failed += 1
             return LookupAnswer(known=False)
         self.breaker.succeeded()
+        self.counters.answered += 1
         triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         return LookupAnswer(
             tuple(

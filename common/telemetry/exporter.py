@@ -28,11 +28,11 @@ class Probes:
     """What a supervisor may ask. Called from the exporter's threads, so they answer from what is at hand.
 
     Attributes:
-        live: whether the process makes progress; false means that only a restart helps.
+        fault: why the process makes no progress, when only a restart helps; None while it is live.
         ready: whether new requests are welcome; false while it drains.
     """
 
-    live: Callable[[], bool]
+    fault: Callable[[], str | None]
     ready: Callable[[], bool]
 
 
@@ -67,9 +67,11 @@ class MetricsExporter:
             case "/metrics":
                 return self._metrics(environ, start)
             case "/healthz":
-                return _verdict(start, self._probes.live(), "live")
+                fault = self._probes.fault()
+                return _verdict(start, fault is None, "live" if fault is None else f"not live: {fault}")
             case "/readyz":
-                return _verdict(start, self._probes.ready(), "ready")
+                ready = self._probes.ready()
+                return _verdict(start, ready, "ready" if ready else "not ready")
             case "/version":
                 start("200 OK", [_JSON])
                 return [json.dumps(version_facts()).encode()]
@@ -82,9 +84,9 @@ def version_facts() -> dict[str, str]:
     return {"name": "tandem-serve", "version": VERSION, "python": platform.python_version()}
 
 
-def _verdict(start: "StartResponse", holds: bool, what: str) -> Iterable[bytes]:
+def _verdict(start: "StartResponse", holds: bool, text: str) -> Iterable[bytes]:
     start("200 OK" if holds else "503 Service Unavailable", [_PLAIN])
-    return [f"{'' if holds else 'not '}{what}\n".encode()]
+    return [f"{text}\n".encode()]
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -12,6 +12,11 @@ TIME_BUCKETS_S = (
 # fmt: on
 
 
+def instance_labels(*, model: str, role: str, dp_rank: int) -> dict[str, str]:
+    """The values of `LABELS` for one instance."""
+    return dict(zip(LABELS, (model, role, str(dp_rank)), strict=True))
+
+
 def error_types() -> tuple[str, ...]:
     """Every reason of the error tree: the values of the label ``error_type``."""
     reasons = set()

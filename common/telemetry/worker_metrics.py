@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from common.errors import TandemError
-from common.telemetry.families import LABELS, TIME_BUCKETS_S, error_types
+from common.telemetry.families import LABELS, TIME_BUCKETS_S, error_types, instance_labels
 
 BLOCK_STATES = ("free", "owned", "cached")
 
@@ -51,7 +51,7 @@ class WorkerMetrics:
 
 def worker_metrics(registry: CollectorRegistry, *, model: str, role: str, dp_rank: int) -> WorkerMetrics:
     """Register the families and bind them to this instance's labels."""
-    values = (model, role, str(dp_rank))
+    values = tuple(instance_labels(model=model, role=role, dp_rank=dp_rank).values())
 
     def gauge(name: str, text: str) -> Gauge:
         return Gauge(name, text, LABELS, registry=registry).labels(*values)

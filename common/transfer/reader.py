@@ -40,14 +40,14 @@ class ReaderLimits:
 
 @dataclass(slots=True)
 class ReaderCounters:
-    """Totals since the start."""
+    """Totals since the start; but for the blocks they sum to the transfers that have ended."""
 
     landed: int = 0
-    landed_blocks: int = 0
-    timeouts: int = 0
-    tag_mismatches: int = 0
-    failed: int = 0
+    timed_out: int = 0
+    mismatched: int = 0  # a tag was wrong
+    failed: int = 0  # in any other way
     aborted: int = 0
+    landed_blocks: int = 0
 
 
 @dataclass(slots=True)
@@ -80,6 +80,7 @@ class TransferReader:
         landing: copies and hashes.
         outcome: told how transfers end.
         limits: how much a peer may take.
+        rest_s: how often the thread looks up when nothing happens, which shows that it does not hang.
     """
 
     def __init__(
@@ -90,18 +91,22 @@ class TransferReader:
         landing: Landing,
         outcome: TransferOutcome,
         limits: ReaderLimits,
+        *,
+        rest_s: float = 1.0,
     ) -> None:
         self._arena_memory = arena
         self._block_bytes = block_bytes
         self._landing = landing
         self._outcome = outcome
         self._limits = limits
+        self._rest_s = rest_s
         self._arena = LandingArena(arena.length_bytes // block_bytes - 1)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._peers = Peers(name, arena, limits.connect_s, self._inbox.put, self._connected)
         self._transfers: dict[str, _Transfer] = {}
         self._posted: list[_Posted] = []
         self._running = True
+        self._progress_s = time.monotonic()
         self.counters = ReaderCounters()
         self._thread = threading.Thread(target=self._run, name=f"transfer reader {name}")
         self._thread.start()
@@ -152,6 +157,10 @@ class TransferReader:
         """The thread runs. False before `close` means a bug whose traceback was printed."""
         return self._thread.is_alive()
 
+    def progress_age_s(self) -> float:
+        """Seconds since the thread last went round. Large when it hangs: it looks up every `rest_s` at the latest."""
+        return time.monotonic() - self._progress_s
+
     def slots(self) -> SlotCounts:
         """The arena's books, as of some moment ago."""
         return self._arena.counts()
@@ -160,6 +169,7 @@ class TransferReader:
 
     def _run(self) -> None:
         while self._running:
+            self._progress_s = time.monotonic()
             self._poll_reads()
             self._enforce_deadlines()
             self._post_reads()  # last before sleeping: whatever can be under way is
@@ -173,19 +183,21 @@ class TransferReader:
         try:
             command = self._inbox.get(block, self._idle_s())
             while True:
+                self._progress_s = time.monotonic()
                 command()
                 command = self._inbox.get_nowait()
         except queue.Empty:
             return
 
-    def _idle_s(self) -> float | None:
+    def _idle_s(self) -> float:
         if any(posted.transfer is not None for posted in self._posted):
             return _POLL_S
         if self._posted:
             return _DRAIN_POLL_S
         if not self._transfers:
-            return None
-        return max(0.0, min(transfer.target.deadline_s for transfer in self._transfers.values()) - time.monotonic())
+            return self._rest_s
+        first_s = min(transfer.target.deadline_s for transfer in self._transfers.values())
+        return min(self._rest_s, max(0.0, first_s - time.monotonic()))
 
     def _start(self, target: TransferTarget) -> None:
         key = peer_key(target.peer, target.hello.incarnation)
@@ -316,9 +328,13 @@ class TransferReader:
 
     def _fail(self, work_id: str, error: TransferError) -> None:
         if self._forget(work_id):
-            self.counters.failed += 1
-            self.counters.timeouts += isinstance(error, TransferTimeout)
-            self.counters.tag_mismatches += isinstance(error, TagMismatch)
+            match error:
+                case TransferTimeout():
+                    self.counters.timed_out += 1
+                case TagMismatch():
+                    self.counters.mismatched += 1
+                case _:
+                    self.counters.failed += 1
             self._outcome.failed(work_id, error)
 
     def _abort(self, work_id: str) -> None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from common.bus.connection import Bus
-from common.bus.exported import ExportedBus
+from common.bus.exported import exported_bus
 from common.bus.load_reporter import LoadReporter
 from common.bus.messages import CancelNotice, DrainNotice
 from common.bus.subjects import Subjects
@@ -21,13 +21,15 @@ from common.engine.decode_engine import DecodeEngine
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
 from common.errors import DependencyUnavailable, TandemError
+from common.process.dependencies import require_addresses, wait_for_nats, wait_for_redis
+from common.state.connect import close_redis
+from common.state.exported import exported_publisher
 from common.state.index_publisher import IndexPublisher
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
 from common.state.worker_leases import LeaseKeeper, WorkerLeases, WorkerRecord
-from common.telemetry.families import LABELS
+from common.telemetry.families import instance_labels
 from common.telemetry.worker_metrics import WorkerMetrics
-from common.worker.dependencies import require_addresses, wait_for_nats, wait_for_redis
 from common.worker.rank_main import RankContext
 
 Engine = PrefillEngine | DecodeEngine
@@ -37,7 +39,7 @@ class ClusterAnnouncer:
     """One instance's voice.
 
     Args:
-        registry: where the connection to NATS shows what it counted, once there is one.
+        registry: where the connections to NATS and Redis show what they counted, once there are any.
         engine: asked on its own thread for load and cache.
         cancel: somebody says that this work is not wanted any more.
     """
@@ -79,15 +81,18 @@ class ClusterAnnouncer:
         self._bus = await wait_for_nats(self._context.config.nats, name, stop)
         await self._bus.subscribe(self._subjects.cancel, CancelNotice, self._hear_cancel)
         pod = self._context.place.pod
-        values = (self._context.config.model.name, pod.role, str(self._context.place.dp_rank))
-        self._registry.register(ExportedBus(self._bus.counters, dict(zip(LABELS, values, strict=True))))
+        model, dp_rank = self._context.config.model.name, self._context.place.dp_rank
+        labels = instance_labels(model=model, role=pod.role, dp_rank=dp_rank)
+        self._registry.register(exported_bus(self._bus.counters, labels))
         record = WorkerRecord(name, pod.role, pod.group_name, address, incarnation)
         self._keeper = LeaseKeeper(self.leases, record, self._context.config.redis.worker_lease_s)
         self._start_task(self._keeper.run())
         self._start_task(self._report_load(LoadReporter(self._bus, self._subjects, name, incarnation)))
         if pod.role == "prefill":  # only what prefill caches decides placements
             self._writer = IndexWriter(self._redis, self._keys, name, incarnation)
-            self._start_task(IndexPublisher(self._writer, self._changes, self._snapshot).run())
+            publisher = IndexPublisher(self._writer, self._changes, self._snapshot)
+            self._registry.register(exported_publisher(publisher.counters, labels))
+            self._start_task(publisher.run())
 
     async def drain(self) -> None:
         """Say that no new work is welcome."""
@@ -108,10 +113,9 @@ class ClusterAnnouncer:
             if self._writer is not None:
                 await self._writer.reset()
         if self._bus is not None:
-            with suppress(DependencyUnavailable):
-                await self._bus.close()
+            await self._bus.close()
         if self._redis is not None:
-            await self._redis.aclose()
+            await close_redis(self._redis)
 
     @property
     def leases(self) -> WorkerLeases:

@@ -9,12 +9,12 @@ import grpc
 from common.config.address import host_port
 from common.engine.loop import EngineLoop
 from common.errors import DependencyUnavailable, InternalError, TandemError, WorkerLost
+from common.process.stop_signal import stop_signal, unless_stopped
 from common.rpc.server import Health, Probe, build_server, start_server
-from common.telemetry.exporter import Probes
 from common.telemetry.logs import get_log
 from common.worker.group import GroupEnding
+from common.worker.liveness import Liveness
 from common.worker.rank_main import RankContext
-from common.worker.stop_signal import stop_signal, unless_stopped
 
 log = get_log(__name__)
 
@@ -55,14 +55,6 @@ class Announcer(Protocol):
         ...
 
 
-def probes_of(engine: EngineLoop[Any, Any], health: Health, stalled_after_s: float) -> Probes:
-    """Live while the engine makes progress, whatever the event loop does; ready as the gRPC health service says."""
-    return Probes(
-        live=lambda: engine.error is None and engine.progress_age_s() <= stalled_after_s,
-        ready=lambda: health.serving(Probe.READINESS),
-    )
-
-
 async def serve_instance(
     context: RankContext,
     engine: EngineLoop[Any, Any],
@@ -74,6 +66,7 @@ async def serve_instance(
     close: Callable[[], Awaitable[None]],
     ending: GroupEnding | None,
     health: Health,
+    liveness: Liveness,
     warm_up: Callable[[], Coroutine[None, None, None]] | None = None,
     beside: Sequence[Coroutine[None, None, None]] = (),
 ) -> None:
@@ -102,7 +95,7 @@ async def serve_instance(
         tasks += [loop.create_task(work) for work in beside]
         await health.set(Probe.READINESS, serving=True)
         log.info("ready", port=port, incarnation=context.incarnation)
-        await _watch(context, engine, announcer, tasks, health, stop.asked, ending)
+        await _watch(engine, announcer, tasks, health, liveness, stop.asked, ending)
         if engine.error is None:
             drained = await _drain(context, engine, instance, announcer, health, stop.at_once, ending)
     finally:
@@ -122,28 +115,28 @@ async def serve_instance(
 
 
 async def _watch(
-    context: RankContext,
     engine: EngineLoop[Any, Any],
     announcer: Announcer,
     beside: Sequence[asyncio.Task[None]],
     health: Health,
+    liveness: Liveness,
     stop: asyncio.Event,
     ending: GroupEnding | None,
 ) -> None:
-    """Liveness is recent progress of the engine; returns when it is time to drain, or with the engine."""
-    stalled = False
+    """Show whether the instance makes progress; returns when it is time to drain, or with the engine."""
+    live = True
     while not stop.is_set() and engine.error is None and not (ending is not None and ending.begun()):
         if announcer.error is not None:
             raise WorkerLost(f"no place in the cluster: {announcer.error}") from announcer.error
         for task in beside:
             if task.done():
                 task.result()  # it ends by itself only by a fault of ours: do not go on without it
-        age_s = engine.progress_age_s()
-        if (age_s > context.worker.stalled_after_s) != stalled:
-            stalled = not stalled
-            log.warning("engine stalled" if stalled else "engine goes on", age_s=age_s)
-            await health.set(Probe.LIVENESS, serving=not stalled)
-            await health.set(Probe.READINESS, serving=not stalled)
+        fault = liveness.fault()
+        if (fault is None) != live:
+            live = fault is None
+            log.warning("live again") if fault is None else log.error("not live", why=fault)
+            await health.set(Probe.LIVENESS, serving=live)
+            await health.set(Probe.READINESS, serving=live)
         try:
             async with asyncio.timeout(_WATCH_INTERVAL_S):
                 await stop.wait()

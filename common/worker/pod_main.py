@@ -8,13 +8,13 @@ from common.config.address import host_port
 from common.config.load import load_cluster
 from common.config.place import Role, parallel_of, ranks
 from common.errors import TandemError
+from common.process.tether import tether_to_parent
 from common.telemetry.exporter import MetricsExporter
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.arguments import parse_arguments, rank_command
 from common.worker.pod import run_pod
 from common.worker.pod_probes import pod_probes
 from common.worker.shared_memory import clear_left_over
-from common.worker.tether import tether_to_parent
 
 log = get_log(__name__)
 

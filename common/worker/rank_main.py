@@ -16,10 +16,10 @@ from common.config.load import load_cluster
 from common.config.place import RankPlace, Role, parallel_of, rank
 from common.errors import Cancelled, ConfigError, DependencyUnavailable, TandemError
 from common.kv.incarnation import draw_incarnation
+from common.process.tether import tether_to_parent
 from common.telemetry.logs import configure_logs, get_log
 from common.worker.arguments import WorkerArguments, parse_arguments
 from common.worker.rank_parts import RankParts, build_rank
-from common.worker.tether import tether_to_parent
 
 log = get_log(__name__)
 
@@ -107,7 +107,7 @@ def poll_s(context: RankContext) -> float:
 
 
 def rest_s(worker: WorkerConfig) -> float:
-    """How often an engine without work shows that it lives; well within what counts as silence or as stalled."""
+    """How often who has no work shows that it lives; well within what counts as silence or as stalled."""
     return min(_REST_S, worker.group_silence_s / 8, worker.stalled_after_s / 4)
 
 

@@ -11,10 +11,10 @@ from common.clock import MonotonicClock
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
-from common.telemetry.event_loop import answers_within
+from common.process.stop_signal import stop_signal
+from common.telemetry.event_loop import fault_of
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
-from common.worker.stop_signal import stop_signal
 from services.autoscaler.controller import Controller
 from services.autoscaler.surroundings import open_surroundings
 
@@ -28,7 +28,7 @@ async def scale(config: ClusterConfig, namespace: str) -> None:
     loop = asyncio.get_running_loop()
     async with open_surroundings(config, namespace, MonotonicClock(), registry, stop) as around:
         controller = Controller(config, around)
-        probes = Probes(live=lambda: answers_within(loop, STUCK_AFTER_S), ready=lambda: controller.ready)
+        probes = Probes(fault=lambda: fault_of(loop, STUCK_AFTER_S), ready=lambda: controller.ready)
         exporter = MetricsExporter(registry, own.host, own.metrics_port, probes)
         log.info("scaling", namespace=namespace, metrics_port=exporter.port)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from common.bus.connection import Bus
-from common.bus.exported import ExportedBus
+from common.bus.exported import exported_bus
 from common.clock import Clock
 from common.config.address import host_port
 from common.config.cluster import ClusterConfig
-from common.worker.dependencies import require_addresses, wait_for_nats
+from common.process.dependencies import require_addresses, wait_for_nats
 from services.autoscaler.kubernetes_api import KubernetesApi, cluster_configuration
 from services.autoscaler.leader import Leadership
 from services.autoscaler.metrics import AutoscalerMetrics, autoscaler_metrics
@@ -52,7 +52,7 @@ async def open_surroundings(
     kind = workloads(own.group_controller)
     api = KubernetesApi(cluster_configuration(), namespace, own.api_timeout_s)
     bus = await wait_for_nats(config.nats, identity, stop)
-    registry.register(ExportedBus(bus.counters, {"model": config.model.name}))
+    registry.register(exported_bus(bus.counters, {"model": config.model.name}))
     picture = PoolWatch(api, kind, own.selector, clock)
     schedulers = SchedulerWatch(own.schedulers or (host_port(place.host, place.port),), own.api_timeout_s)
     picture.start()

@@ -14,9 +14,11 @@ from common.errors import InternalError
 from common.kv.block_pool import BlockPool
 from common.kv.hashing import chain_hashes
 from common.request import Work
-from common.rpc.server import Health
-from common.telemetry.exporter import MetricsExporter
+from common.rpc.server import Health, Probe
+from common.telemetry.exporter import MetricsExporter, Probes
+from common.telemetry.families import instance_labels
 from common.telemetry.worker_metrics import worker_metrics
+from common.transfer.exported import exported_reader
 from common.transfer.landing import HostLanding
 from common.transfer.memory import tensor_region
 from common.transfer.reader import ReaderLimits, TransferReader
@@ -24,7 +26,8 @@ from common.worker.announcer import ClusterAnnouncer
 from common.worker.describe import describe
 from common.worker.engine_shape import decode_settings
 from common.worker.event_channel import EventChannel
-from common.worker.lifecycle import probes_of, serve_instance
+from common.worker.lifecycle import serve_instance
+from common.worker.liveness import Liveness
 from common.worker.memory import asked_by
 from common.worker.rank_main import RankContext, end_process, poll_s, rank_main, rest_s
 from common.worker.rank_parts import RankParts
@@ -56,10 +59,13 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         at_end=parts.leave_group,
     )
     health = Health()
-    probes = probes_of(loop, health, context.worker.stalled_after_s)
-    exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)
     outcomes = Outcomes(asyncio.get_running_loop(), loop)
     reader = _reader(context, parts, outcomes)
+    labels = instance_labels(model=config.model.name, role="decode", dp_rank=context.place.dp_rank)
+    registry.register(exported_reader(reader, labels))
+    liveness = Liveness(loop, context.worker.stalled_after_s, {"transfer reader": reader.progress_age_s})
+    probes = Probes(liveness.fault, lambda: health.serving(Probe.READINESS))
+    exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)
     reads = Reads(name, parts.compatibility, reader, config.decode.transfer_timeout_s, outcomes.failed)
 
     def hashes(work: Work) -> list[bytes]:
@@ -86,6 +92,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         close=close,
         ending=parts.group.ending,
         health=health,
+        liveness=liveness,
         beside=[Acquaintances(reads, clock).keep(lambda: announcer.leases), watch(reader)],
     )
 
@@ -115,6 +122,7 @@ def _reader(context: RankContext, parts: RankParts, outcomes: Outcomes) -> Trans
         HostLanding(arena, pool.tensor, mtp_slot_bytes),
         outcomes,
         reader_limits(decode),
+        rest_s=rest_s(context.worker),
     )
 
 

@@ -9,7 +9,7 @@ from common.clock import Clock
 from common.errors import TandemError
 from common.rpc.convert import decode_request_from_wire, step_to_wire
 from common.rpc.errors import abort
-from common.rpc.trace_metadata import enter_named_trace
+from common.rpc.trace_metadata import enter_callers_trace
 from common.rpc.worker_data import InstanceDescription
 from common.rpc.worker_servicer import WorkerServicer
 from protos import engine_pb2, engine_pb2_grpc
@@ -37,7 +37,7 @@ class DecodeServicer(WorkerServicer, engine_pb2_grpc.DecodeServicer):
     async def Admit(  # noqa: N802
         self, request: engine_pb2.DecodeRequest, context: grpc.aio.ServicerContext
     ) -> engine_pb2.DecodeAdmission:
-        enter_named_trace(context)
+        enter_callers_trace(context)
         try:
             ahead = await self._instance.admit(decode_request_from_wire(request, self._clock.now_s()))
         except TandemError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.clock import MonotonicClock
 from common.errors import InternalError
-from common.state.connect import connect_redis
+from common.state.connect import close_redis, connect_redis
 from common.state.index_writer import IndexWriter
 from common.state.keys import Keys
 from common.state.prefix_index import PrefixIndex
@@ -41,6 +41,6 @@ async def lookup_times_ms(blocks: int, lookups: int) -> list[float]:
                         raise InternalError(f"the index answers {answer}")
                 return times_ms
             finally:
-                await redis.aclose()
+                await close_redis(redis)
         finally:
             server.stop()

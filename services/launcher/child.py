@@ -10,7 +10,8 @@ from pathlib import Path
 
 from common.errors import TandemError
 
-_ERROR_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} (error|critical) ")
+# As common/telemetry/logs.py writes them, as text or as JSON.
+_ERROR_LINE = re.compile(r'\d\d:\d\d:\d\d\.\d{3} (error|critical) |\{"time_s": [\d.]+, "level": "(error|critical)"')
 
 
 class ChildDied(TandemError):

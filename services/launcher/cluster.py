@@ -10,6 +10,7 @@ from common.config.cluster import EMBEDDED, ClusterConfig
 from common.config.load import dump_cluster
 from common.errors import DependencyUnavailable, TandemError
 from common.rpc.inference_data import ClusterInfo
+from common.telemetry.logs import LogFormat
 from services.launcher.child import Child
 from services.launcher.embedded import EmbeddedNats, EmbeddedServer, EmbeddedValkey
 from services.launcher.ports import free_ports, require_ports
@@ -35,10 +36,14 @@ class LocalCluster:
     """Real Redis, real NATS, schedulers and pods, each a process with its log in the run directory.
 
     `stop` is the only end; call it also after a failed `start`.
+
+    Args:
+        log_format: of what our own processes log.
     """
 
-    def __init__(self, config: ClusterConfig, run: RunDirectory) -> None:
+    def __init__(self, config: ClusterConfig, run: RunDirectory, log_format: LogFormat = "text") -> None:
         self.run = run
+        self._log_format: LogFormat = log_format
         self.config = resolve(config, free_ports)
         self.children: dict[str, Child] = {}
         self._plans: dict[str, ProcessPlan] = {}
@@ -62,7 +67,8 @@ class LocalCluster:
         scheduler = self.config.scheduler
         self._start_embedded()
         self.run.config.write_text(dump_cluster(self.config), encoding="utf-8")
-        plans = [*scheduler_plans(self.config, self.run.config), *pod_plans(self.config, self.run.config, free_ports)]
+        file, log_format = self.run.config, self._log_format
+        plans = scheduler_plans(self.config, file, log_format) + pod_plans(self.config, file, free_ports, log_format)
         for plan in plans:
             self._start_process(plan)
         endpoint = Endpoint(

@@ -8,6 +8,7 @@ from pathlib import Path
 from common.config.cluster import ClusterConfig, WorkerConfig
 from common.config.place import ROLES, PodPlace, Role, parallel_of, pods, ranks
 from common.errors import ConfigError
+from common.telemetry.logs import LogFormat
 from services.launcher.ports import PortRange
 
 
@@ -56,12 +57,12 @@ def port_ranges(config: ClusterConfig) -> list[PortRange]:
     return [one for one in ranges if one.first and one.count]
 
 
-def scheduler_plans(config: ClusterConfig, file: Path) -> list[ProcessPlan]:
+def scheduler_plans(config: ClusterConfig, file: Path, log_format: LogFormat) -> list[ProcessPlan]:
     scheduler = config.scheduler
     return [
         ProcessPlan(
             f"scheduler-{i}",
-            (sys.executable, "-m", "services.scheduler.main", "--config", str(file), "--tethered", "--replica", str(i)),
+            scheduler_command(file, log_format, i),
             (f"{scheduler.host}:{scheduler.metrics_port + i}",),
             scheduler.drain_timeout_s,
         )
@@ -69,7 +70,16 @@ def scheduler_plans(config: ClusterConfig, file: Path) -> list[ProcessPlan]:
     ]
 
 
-def pod_plans(config: ClusterConfig, file: Path, free_ports: Callable[[int], int]) -> list[ProcessPlan]:
+def scheduler_command(file: Path, log_format: LogFormat, replica: int) -> tuple[str, ...]:
+    return (
+        sys.executable, "-m", "services.scheduler.main", "--config", str(file),
+        "--log-format", log_format, "--tethered", "--replica", str(replica),
+    )  # fmt: skip
+
+
+def pod_plans(
+    config: ClusterConfig, file: Path, free_ports: Callable[[int], int], log_format: LogFormat
+) -> list[ProcessPlan]:
     """Every pod of both pools; the pods of one group meet at one rendezvous.
 
     All pods of a pool share this machine, so where the file fixes their ports each goes on where the one before ends.
@@ -83,10 +93,11 @@ def pod_plans(config: ClusterConfig, file: Path, free_ports: Callable[[int], int
             leads = sum(place.leads for place in ranks(parallel_of(config, role), pod))
             first_port = worker.first_port and worker.first_port + before
             first_metrics_port = worker.first_metrics_port + before if worker.first_metrics_port else free_ports(leads)
+            command = pod_command(role, file, log_format, pod, meetings[pod.group], first_port, first_metrics_port)
             plans.append(
                 ProcessPlan(
                     pod.name,
-                    pod_command(role, file, pod, meetings[pod.group], first_port, first_metrics_port),
+                    command,
                     tuple(f"{worker.host}:{first_metrics_port + i}" for i in range(leads)),
                     worker.drain_timeout_s,
                 )
@@ -96,10 +107,16 @@ def pod_plans(config: ClusterConfig, file: Path, free_ports: Callable[[int], int
 
 
 def pod_command(
-    role: Role, file: Path, pod: PodPlace, rendezvous: str, first_port: int, first_metrics_port: int
+    role: Role,
+    file: Path,
+    log_format: LogFormat,
+    pod: PodPlace,
+    rendezvous: str,
+    first_port: int,
+    first_metrics_port: int,
 ) -> tuple[str, ...]:
     return (
-        sys.executable, "-m", f"services.{role}.pod", "--config", str(file),
+        sys.executable, "-m", f"services.{role}.pod", "--config", str(file), "--log-format", log_format,
         "--group", str(pod.group), "--node", str(pod.node), "--rendezvous", rendezvous,
         "--first-port", str(first_port), "--first-metrics-port", str(first_metrics_port), "--tethered",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`tandem up`: a cluster in the foreground until Ctrl-C or SIGTERM."""
+"""`tandem up`: a cluster in the foreground until Ctrl-C, SIGTERM or the end of its terminal."""
 
 import signal
 import time
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
+from common.telemetry.logs import LogFormat
 from services.launcher.child import ChildDied
 from services.launcher.cluster import LocalCluster
 from services.launcher.processes import instance_names
@@ -22,10 +23,10 @@ _TABLE_INTERVAL_S = 0.5
 _LINE_INTERVAL_S = 10.0
 
 
-def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going: bool) -> None:
+def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going: bool, log_format: LogFormat) -> None:
     console = Console(stderr=True)
     config = load_cluster(file, settings)
-    with running_cluster(config, run_dir, console) as cluster:
+    with running_cluster(config, run_dir, console, log_format=log_format) as cluster:
         console.print(
             f"front door {cluster.schedulers[0]}, logs in {cluster.run.logs}", highlight=False, soft_wrap=True
         )
@@ -36,15 +37,19 @@ def run_up(file: Path, settings: list[str], run_dir: Path | None, *, keep_going:
 
 @contextmanager
 def running_cluster(
-    config: ClusterConfig, run_dir: Path | None, console: Console, start_timeout_s: float | None = None
+    config: ClusterConfig,
+    run_dir: Path | None,
+    console: Console,
+    start_timeout_s: float | None = None,
+    log_format: LogFormat = "text",
 ) -> Iterator[LocalCluster]:
     """A ready cluster, stopped in order at the end, however that comes; a second Ctrl-C or SIGTERM then kills.
 
     Raises:
-        KeyboardInterrupt, SystemExit: Ctrl-C, or SIGTERM as the command handles it; raised again after the stop.
+        KeyboardInterrupt, SystemExit: Ctrl-C, or a signal as the command handles it; raised again after the stop.
     """
     run = RunDirectory.create(run_dir or runs_directory() / config.cluster)
-    cluster = LocalCluster(config, run)
+    cluster = LocalCluster(config, run, log_format)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     try:
         cluster.start()

@@ -10,8 +10,8 @@ from common.engine.events import PrefillEvent
 from common.engine.loop import EngineLoop
 from common.engine.prefill_engine import PrefillEngine
 from common.kv.block_pool import BlockPool
-from common.rpc.server import Health
-from common.telemetry.exporter import MetricsExporter
+from common.rpc.server import Health, Probe
+from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.worker_metrics import worker_metrics
 from common.transfer.agent import SourceAgent
 from common.transfer.memory import tensor_region
@@ -20,7 +20,8 @@ from common.worker.announcer import ClusterAnnouncer
 from common.worker.describe import describe
 from common.worker.engine_shape import prefill_settings
 from common.worker.event_channel import EventChannel
-from common.worker.lifecycle import probes_of, serve_instance
+from common.worker.lifecycle import serve_instance
+from common.worker.liveness import Liveness
 from common.worker.rank_main import RankContext, end_process, poll_s, rank_main, rest_s
 from common.worker.rank_parts import RankParts
 from services.prefill.instance import EngineLeases, PrefillInstance
@@ -55,7 +56,8 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         at_end=parts.leave_group,
     )
     health = Health()
-    probes = probes_of(loop, health, context.worker.stalled_after_s)
+    liveness = Liveness(loop, context.worker.stalled_after_s)
+    probes = Probes(liveness.fault, lambda: health.serving(Probe.READINESS))
     exporter = MetricsExporter(registry, context.worker.host, context.metrics_port, probes)
     agent = SourceAgent(f"{name}@{context.incarnation:x}", tensor_region(parts.pool.tensor))
     runs = Runs()
@@ -84,6 +86,7 @@ async def serve(context: RankContext, parts: RankParts) -> None:
         close=close,
         ending=parts.group.ending,
         health=health,
+        liveness=liveness,
         warm_up=measure,
     )
 

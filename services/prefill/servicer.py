@@ -11,7 +11,7 @@ from common.errors import InvalidInput, TandemError
 from common.rpc.convert import prefill_event_to_wire, work_from_wire
 from common.rpc.convert_transfer import TransferOpen, transfer_event_to_wire, transfer_message_from_wire
 from common.rpc.errors import abort
-from common.rpc.trace_metadata import enter_named_trace
+from common.rpc.trace_metadata import enter_callers_trace
 from common.rpc.worker_data import InstanceDescription
 from common.rpc.worker_servicer import WorkerServicer
 from protos import engine_pb2, engine_pb2_grpc
@@ -29,7 +29,7 @@ class PrefillServicer(WorkerServicer, engine_pb2_grpc.PrefillServicer):
     async def Run(  # noqa: N802
         self, request: engine_pb2.PrefillRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_pb2.PrefillEvent]:
-        enter_named_trace(context)
+        enter_callers_trace(context)
         try:
             work = work_from_wire(request.work, self._clock.now_s())
             async with aclosing(self._instance.run(work, keep_for_decode=request.keep_for_decode)) as events:
@@ -41,7 +41,7 @@ class PrefillServicer(WorkerServicer, engine_pb2_grpc.PrefillServicer):
     async def Transfer(  # noqa: N802
         self, request_iterator: AsyncIterator[engine_pb2.TransferRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_pb2.TransferEvent]:
-        enter_named_trace(context)
+        enter_callers_trace(context)
         ended_by_reader = asyncio.Event()
         try:
             opening = await _opening(request_iterator)

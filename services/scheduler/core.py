@@ -42,20 +42,20 @@ class Core:
         return self._draining
 
     async def generate(
-        self, request: GenerateRequest, budget_s: float | None = None, traceparent: str | None = None
+        self, request: GenerateRequest, budget_s: float | None = None, caller: Trace | None = None
     ) -> AsyncGenerator[Delta, None]:
         """Leaving early ends the request on every worker.
 
         Args:
             budget_s: what is left of the call's own deadline; the request's counts too.
-            traceparent: the client's trace, which the request goes on with; without a valid one it gets its own.
+            caller: the client's trace, which the request goes on with; without one it gets its own.
 
         Raises:
             TandemError
         """
         start_s = self._with.clock.now_s()
         try:
-            journey, request_id = await self._begin(request, start_s, budget_s, continued(traceparent))
+            journey, request_id = await self._begin(request, start_s, budget_s, continued(caller))
         except TandemError as error:
             self._with.around.metrics.count_failure(error)
             raise

@@ -11,6 +11,7 @@ from aiohttp import web
 from common.errors import InvalidInput
 from common.rpc.channel import MAX_MESSAGE_BYTES
 
+_MORE_WITHIN_S = 30.0
 _UNCODED = ("", "identity")
 _CODINGS = ("gzip", "x-gzip", "deflate")
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32  # told apart by their headers
@@ -21,22 +22,48 @@ async def json_body(http: web.Request) -> Mapping[str, Any]:
     Raises:
         InvalidInput
     """
-    try:
-        sent = await http.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise _too_large() from error
+    sent = await _sent(http)
     coding = http.headers.get("Content-Encoding", "").strip().lower()
     if coding not in _UNCODED:
         sent = await asyncio.to_thread(_inflated, coding, sent)
     try:
         body = json.loads(sent.decode(http.charset or "utf-8"))
     except (ValueError, RecursionError) as error:  # also numbers of too many digits and objects nested too deep
-        raise InvalidInput("body", str(error), "must be JSON") from error
+        raise _no_json(http, error) from error
     except LookupError as error:
         raise InvalidInput("Content-Type", http.headers.get("Content-Type", ""), "a known charset") from error
     if not isinstance(body, dict):
         raise InvalidInput("body", type(body).__name__, "must be an object")
     return body
+
+
+async def _sent(http: web.Request) -> bytes:
+    """All of it, as it came. The parser leaves a body open that it finds broken on the way, so waiting has a bound."""
+    if (http.content_length or 0) > MAX_MESSAGE_BYTES:
+        raise _too_large()
+    sent = bytearray()
+    try:
+        while True:
+            async with asyncio.timeout(_MORE_WITHIN_S):
+                more = await http.content.readany()
+            if not more:
+                return bytes(sent)
+            sent += more
+            if len(sent) > MAX_MESSAGE_BYTES:
+                raise _too_large()
+    except TimeoutError as error:
+        came = f"{len(sent)} bytes and then nothing"
+        raise InvalidInput("body", came, f"must not pause for {_MORE_WITHIN_S:g} s") from error
+    except web.RequestPayloadError as error:
+        raise InvalidInput("body", str(error), "must be what Content-Length or Transfer-Encoding say") from error
+
+
+def _no_json(http: web.Request, error: Exception) -> InvalidInput:
+    """Whoever declares another kind of body, such as a form, has most likely sent that."""
+    declared = http.headers.get("Content-Type", "")
+    if declared and not http.content_type.endswith("json"):
+        return InvalidInput("Content-Type", declared, f"must be application/json, and the body JSON: {error}")
+    return InvalidInput("body", str(error), "must be JSON")
 
 
 def _inflated(coding: str, sent: bytes) -> bytes:

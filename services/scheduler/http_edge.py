@@ -4,11 +4,12 @@ A client that disconnects cancels its request. Errors before the first token hav
 an error object in the stream, which then ends without ``[DONE]``.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -17,9 +18,10 @@ from common.errors import ConfigError, InvalidInput, TandemError
 from common.rpc.channel import MAX_MESSAGE_BYTES
 from common.rpc.inference_data import Delta, Usage
 from common.telemetry.listener import listen
-from common.telemetry.trace import HEADER
+from common.telemetry.trace import PARENT, STATE, named_trace
 from services.scheduler.core import Core
 from services.scheduler.http_body import json_body
+from services.scheduler.http_connection import Connection
 from services.scheduler.http_errors import REQUEST_ID, errors_as_json, expected, refusal
 from services.scheduler.openai_request import OpenAiRequest, chat_request, completion_request, in_body
 from services.scheduler.openai_response import (
@@ -33,6 +35,8 @@ from services.scheduler.openai_response import (
     usage_chunk,
     whole_object,
 )
+
+_BACKLOG = 128
 
 
 class HttpEdge:
@@ -54,8 +58,8 @@ class HttpEdge:
         application.router.add_get("/v1/models", self._models)
         application.router.add_get("/v1/models/{model:.+}", self._model)  # names may have slashes
         application.router.add_get("/health", self._health)
-        # Bodies are inflated by us, so that what is wrong with one is said as every other refusal is.
-        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, auto_decompress=False)
+        self._runner = web.AppRunner(application, handler_cancellation=True)
+        self._listening: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; port 0 takes a free one. Gives the port.
@@ -64,14 +68,22 @@ class HttpEdge:
             ConfigError: the address cannot be bound.
         """
         await self._runner.setup()
+        loop, server = asyncio.get_running_loop(), cast(web.Server, self._runner.server)  # there once it is set up
+
+        def connected() -> Connection:
+            # Bodies are inflated by us, so that what is wrong with one is said as every other refusal is.
+            return Connection(server, loop=loop, access_log=None, auto_decompress=False)  # type: ignore[arg-type]
+
         try:
-            await web.SockSite(self._runner, listen(host, port)).start()
+            self._listening = await loop.create_server(connected, sock=listen(host, port), backlog=_BACKLOG)
         except OSError as error:
             await self._runner.cleanup()
             raise ConfigError(f"cannot listen on http://{host_port(host, port)}: {error.strerror}") from error
-        return int(self._runner.addresses[0][1])
+        return int(self._listening.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
 
     async def _chat(self, http: web.Request) -> web.StreamResponse:
@@ -102,7 +114,8 @@ class HttpEdge:
             asked, understood = read(body), body
             request = replace(asked.request, request_id=http.headers.get(REQUEST_ID, ""))
             heading = Heading(chat, self._core.model("").model, int(time.time()), Spelling(self._spell))
-            async with aclosing(self._core.generate(request, traceparent=http.headers.get(HEADER))) as deltas:
+            caller = named_trace(http.headers.get(PARENT), http.headers.getall(STATE, []))
+            async with aclosing(self._core.generate(request, caller=caller)) as deltas:
                 first = await anext(deltas)
                 if asked.stream:
                     return await self._stream(http, asked, heading, first, deltas)

@@ -52,7 +52,7 @@ async def expected(request: web.Request) -> web.StreamResponse | None:
 
 def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
     allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-    document = http_error_object(request.method, request.path, error.status)
+    document = http_error_object(f"{request.method} {request.path}", error.status)
     return web.json_response(document, status=error.status, headers=allowed)
 
 

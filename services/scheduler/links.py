@@ -10,10 +10,11 @@ from common.bus.messages import CancelNotice
 from common.bus.subjects import Subjects
 from common.clock import Clock
 from common.config.cluster import ClusterConfig
+from common.process.dependencies import require_addresses, wait_for_nats, wait_for_redis
+from common.state.connect import close_redis
 from common.state.keys import Keys
 from common.state.prefix_index import PrefixIndex
 from common.state.worker_leases import WorkerLeases
-from common.worker.dependencies import require_addresses, wait_for_nats, wait_for_redis
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +48,4 @@ async def open_links(config: ClusterConfig, name: str, clock: Clock, stop: async
         finally:
             await bus.close()
     finally:
-        await redis.aclose()
+        await close_redis(redis)

@@ -8,18 +8,19 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from common.bus.exported import ExportedBus
+from common.bus.exported import exported_bus
 from common.clock import MonotonicClock
 from common.config.address import host_port
 from common.config.cluster import ClusterConfig
 from common.config.load import load_cluster
 from common.errors import InternalError, TandemError
+from common.process.stop_signal import stop_signal
+from common.process.tether import tether_to_parent
 from common.rpc.server import Health, build_server, start_server
-from common.telemetry.event_loop import answers_within
+from common.state.exported import exported_lookups
+from common.telemetry.event_loop import fault_of
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.logs import configure_logs, get_log
-from common.worker.stop_signal import stop_signal
-from common.worker.tether import tether_to_parent
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.links import open_links
 from services.scheduler.model_card import read_model_card
@@ -44,7 +45,8 @@ async def serve(config: ClusterConfig, number: int) -> None:
     settings = SchedulerSettings.of(f"scheduler-{number}", config)
     async with open_links(config, settings.name, clock, stop.asked) as links:
         replica = build_replica(card, tokenizer, links.leases, links.index, settings, clock, registry)
-        registry.register(ExportedBus(links.bus.counters, {"model": card.name}))
+        registry.register(exported_bus(links.bus.counters, {"model": card.name}))
+        registry.register(exported_lookups(links.index.counters, {"model": card.name}))
         replica.around.repeat_cancel = links.say_cancel
         links.leases.on_unreadable = replica.around.metrics.unreadable_leases.inc
         health, server = Health(), build_server()
@@ -52,7 +54,7 @@ async def serve(config: ClusterConfig, number: int) -> None:
         spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""
         edge = HttpEdge(replica.core, spell, replica.ready)
         loop = asyncio.get_running_loop()
-        probes = Probes(live=lambda: answers_within(loop, STUCK_AFTER_S), ready=replica.ready)
+        probes = Probes(fault=lambda: fault_of(loop, STUCK_AFTER_S), ready=replica.ready)
         exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number, probes)
         http_port = await edge.start(place.host, place.http_port and place.http_port + number)
         port = await start_server(server, host_port(place.host, place.port and place.port + number), health, [SERVICE])

@@ -187,7 +187,7 @@ class Membership:
             self._silent(peer, str(error))
             return
         if not live:
-            self._silent(peer, "says that its engine makes no progress")
+            self._silent(peer, "says that it makes no progress")
             return
         if vigil.silent_since_s is not None:
             log.info("instance answers again", instance=instance)

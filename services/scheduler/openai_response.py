@@ -128,10 +128,10 @@ def error_object(error: TandemError) -> dict[str, Any]:
     return _error(str(error), kind, param, error.reason.lower())
 
 
-def http_error_object(method: str, path: str, status: int) -> dict[str, Any]:
-    """For a request that is no call of ours, such as 404 for its path or 405 for its method."""
+def http_error_object(what: str, status: int) -> dict[str, Any]:
+    """For what is no call of ours, such as 404 for a path, 405 for a method, 400 for what is no HTTP at all."""
     phrase = HTTPStatus(status).phrase.lower()
-    return _error(f"{method} {path}: {phrase}", "invalid_request_error", None, phrase.replace(" ", "_"))
+    return _error(f"{what}: {phrase}", "invalid_request_error", None, phrase.replace(" ", "_"))
 
 
 def _error(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:

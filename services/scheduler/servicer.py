@@ -6,6 +6,7 @@ import grpc
 
 from common.errors import TandemError
 from common.rpc.convert_inference import (
+    cancel_outcome_to_wire,
     cluster_to_wire,
     delta_to_wire,
     explanation_to_wire,
@@ -13,7 +14,7 @@ from common.rpc.convert_inference import (
     request_from_wire,
 )
 from common.rpc.errors import abort
-from common.rpc.trace_metadata import named_trace
+from common.rpc.trace_metadata import callers_trace
 from protos import inference_pb2, inference_pb2_grpc
 from services.scheduler.core import Core
 
@@ -27,7 +28,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def Generate(  # noqa: N802
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateDelta]:
-        deltas = self._core.generate(request_from_wire(request), context.time_remaining(), named_trace(context))
+        deltas = self._core.generate(request_from_wire(request), context.time_remaining(), callers_trace(context))
         try:
             async for delta in deltas:
                 yield delta_to_wire(delta)
@@ -40,10 +41,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.CancelRequest, context: grpc.aio.ServicerContext
     ) -> inference_pb2.CancelResponse:
         try:
-            outcome = await self._core.cancel(request.request_id)
+            return cancel_outcome_to_wire(await self._core.cancel(request.request_id))
         except TandemError as error:
             await abort(context, error)
-        return inference_pb2.CancelResponse(found=outcome.found, replicas=outcome.replicas)
 
     async def GetModel(  # noqa: N802
         self, request: inference_pb2.GetModelRequest, context: grpc.aio.ServicerContext

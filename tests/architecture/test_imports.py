@@ -14,7 +14,7 @@ LADDER: tuple[tuple[str, ...], ...] = (
     ("common.errors", "common.request", "common.clock", "common.version", "common.cancellation"),
     ("common.config", "common.telemetry"),
     ("common.rpc", "common.state", "common.bus", "common.kv"),
-    ("common.transfer", "common.parallel"),
+    ("common.transfer", "common.parallel", "common.process"),
     ("common.model",),
     ("common.engine",),
     ("common.worker",),
@@ -29,7 +29,7 @@ SAME_RUNG = {
 }
 TORCH_FREE = (
     "common.rpc", "common.state", "common.bus", "common.kv", "common.config", "common.telemetry",
-    "services.scheduler", "services.autoscaler", "services.launcher", "services.cli", "loadgen",
+    "common.process", "services.scheduler", "services.autoscaler", "services.launcher", "services.cli", "loadgen",
 )  # fmt: skip
 STUB_READERS = ("common/rpc/",)
 
@@ -112,6 +112,12 @@ def test_the_load_generator_sees_public_parts_and_pure_policy_only() -> None:
                 if name.split(".")[0] in PACKAGES:
                     assert name.startswith(allowed), f"{file.relative_to(ROOT)} imports {name}"
                     assert part_of(name) not in {"common.engine", "common.model", "common.worker", "common.transfer"}
+
+
+def test_what_is_a_workers_serves_no_other_role() -> None:
+    for file in sources():
+        if file.is_relative_to(ROOT / "services") and file.parts[len(ROOT.parts) + 1] not in {"prefill", "decode"}:
+            assert not [name for name in imports_of(file) if part_of(name) == "common.worker"], file
 
 
 def test_stubs_are_read_at_the_edges_only() -> None:

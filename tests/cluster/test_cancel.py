@@ -34,7 +34,7 @@ def test_cancel_by_id_at_any_time(pairs: RunningCluster, delay_s: float) -> None
             name = f"cancel-{delay_s}"
             asked = asyncio.ensure_future(ask(client, greedy([int(delay_s * 1000) % 500, *LONG], 300, request_id=name)))
             await asyncio.sleep(delay_s)
-            while not await client.cancel(name):  # noqa: ASYNC110
+            while not (await client.cancel(name)).found:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
             with pytest.raises(Cancelled):
                 await asked

@@ -48,7 +48,7 @@ def odd_pods(pairs: RunningCluster, model: Path) -> Iterator[dict[str, Child]]:
         file = model.parent / f"{name}.yaml"
         config = parse_cluster(document, name)
         file.write_text(dump_cluster(config), encoding="utf-8")
-        (plan,) = (plan for plan in pod_plans(config, file, free_ports) if plan.name == f"{name}-node-0")
+        (plan,) = (plan for plan in pod_plans(config, file, free_ports, "text") if plan.name == f"{name}-node-0")
         children[name] = Child(name, plan.command, pairs.cluster.run.logs / f"{name}.log", {"OMP_NUM_THREADS": "1"})
     yield children
     for child in children.values():

@@ -25,7 +25,7 @@ from common.rpc.convert import (
 )
 from common.rpc.errors import abort
 from common.rpc.server import Health, Probe, build_server, start_server
-from common.rpc.trace_metadata import named_trace
+from common.rpc.trace_metadata import callers_trace
 from common.rpc.worker_data import (
     DecodeRequest,
     InstanceDescription,
@@ -38,6 +38,7 @@ from common.rpc.worker_data import (
     WorkPreempted,
     WorkTokens,
 )
+from common.telemetry.trace import Trace
 from protos import engine_pb2, engine_pb2_grpc
 
 BLOCK_TOKENS = 16
@@ -82,7 +83,7 @@ class FakeWorker:
         self.address = "127.0.0.1:0"
         self.clock = MonotonicClock()
         self.health = Health()
-        self.traceparents: list[str | None] = []  # of the calls that brought work
+        self.traces: list[Trace | None] = []  # of the calls that brought work
         self.silent = asyncio.Event()  # set: no call is answered, as in a stopped process
         self._server: grpc.aio.Server | None = None
 
@@ -162,7 +163,7 @@ class FakePrefill(FakeWorker, engine_pb2_grpc.PrefillServicer):
         return chain_hashes(root, work.token_ids, BLOCK_TOKENS)
 
     async def Run(self, request, context):
-        self.traceparents.append(named_trace(context))
+        self.traces.append(callers_trace(context))
         work = work_from_wire(request.work, self.clock.now_s())
         try:
             async for event in self.run(work, keep=request.keep_for_decode):
@@ -280,7 +281,7 @@ class FakeDecode(FakeWorker, engine_pb2_grpc.DecodeServicer):
     async def Admit(self, request, context):
         plain = decode_request_from_wire(request, self.clock.now_s())
         self.seen.append(plain)
-        self.traceparents.append(named_trace(context))
+        self.traces.append(callers_trace(context))
         if self.admit_delay_s:
             await asyncio.sleep(self.admit_delay_s)
         if self.refusals:

@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from common.bus.connection import servers_of
 from common.config.address import without_password
 from common.config.cluster import EMBEDDED, ClusterConfig
+from common.state.connect import close_redis
 from common.state.keys import Keys
 from common.state.worker_leases import WorkerLeases, WorkerRecord
 from services.launcher.doctor.facts import UNTRUSTED, Nats, Redis
@@ -77,7 +78,7 @@ async def gather_redis(config: ClusterConfig) -> tuple[Redis | None, list[Worker
     except (RedisError, OSError, TimeoutError) as error:
         return Redis(error=f"{without_password(url)}: {error}"), []
     finally:
-        await client.aclose()
+        await close_redis(client)
     facts = Redis(
         version=str(info.get("redis_version", "")),
         eviction=str(info.get("maxmemory_policy", "noeviction")),

@@ -8,12 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from common.bus.connection import connect_bus
-from common.bus.exported import ExportedBus
+from common.bus.exported import exported_bus
 from common.bus.load_reporter import LoadReporter
 from common.bus.messages import CancelNotice, DrainNotice, HoldNotice, LoadReport, decode, encode
 from common.bus.sequence_gate import SequenceGate
 from common.bus.subjects import Subjects
-from common.errors import ConfigError, DependencyUnavailable, InvalidInput
+from common.errors import ConfigError, DependencyUnavailable, InternalError, InvalidInput
+from tests.servers import aborted
 
 
 async def until(condition, within_s: float = 20.0) -> None:
@@ -66,7 +67,7 @@ async def test_malformed_messages_are_counted_and_disturb_nobody(pair, cluster, 
     await until(lambda: heard)
     assert heard == [CancelNotice("good")]
     registry = CollectorRegistry()
-    registry.register(ExportedBus(hearer.counters, {"model": "m"}))
+    registry.register(exported_bus(hearer.counters, {"model": "m"}))
     outcomes = {"published": 0, "unpublished": 0, "received": 1, "malformed": 4, "overrun": 0, "broken": 0}
     for outcome, count in outcomes.items():
         labels = {"model": "m", "outcome": outcome}
@@ -125,7 +126,7 @@ async def test_bus_comes_back_by_itself_with_its_subscriptions(own_nats, cluster
     await until(lambda: heard)
     assert heard == [CancelNotice("after")]
     registry = CollectorRegistry()
-    registry.register(ExportedBus(bus.counters, {}))
+    registry.register(exported_bus(bus.counters, {}))
     assert registry.get_sample_value("tandem_bus_messages_total", {"outcome": "unpublished"}) == 1000
     assert registry.get_sample_value("tandem_bus_disconnects_total") == 1
     for one in (bus, hearer):
@@ -140,6 +141,40 @@ async def test_silent_server_is_noticed(own_nats):
     os.kill(server.pid, signal.SIGCONT)
     await until(lambda: bus.connected)
     await bus.close()
+
+
+async def test_a_stopped_server_holds_neither_a_close_nor_a_cancellation_nor_an_error(own_nats, cluster, caplog):
+    """It takes nothing, so what was said piles up here. Nobody may wait for that, and nothing may be lost over it."""
+    server, subject = own_nats(), Subjects(cluster).cancel
+    bus = await connect_bus(server.url, "one", 1.0, 10.0, ping_s=60.0)
+    os.kill(server.pid, signal.SIGSTOP)
+    said = 0
+
+    async def say() -> None:
+        nonlocal said
+        while True:
+            await bus.publish(subject, CancelNotice("w" * 60_000))
+            said += 1
+
+    async def end() -> None:
+        try:
+            raise InternalError("ours")
+        finally:
+            await bus.close()
+
+    saying, before = asyncio.create_task(say()), -1
+    while said > before:  # until it waits for the server
+        before = said
+        await asyncio.sleep(0.2)
+    saying.cancel()
+    async with asyncio.timeout(20):
+        await asyncio.wait({saying})
+        assert saying.cancelled()
+        with pytest.raises(InternalError, match="ours"):
+            await end()
+    assert "NATS did not take what was said last" in caplog.text
+    os.kill(server.pid, signal.SIGCONT)
+    await aborted(bus._client._transport._io_writer)
 
 
 async def test_one_server_of_several_is_enough(own_nats, cluster):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client import CollectorRegistry
 
-from common.telemetry.event_loop import answers_within
+from common.telemetry.event_loop import fault_of
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.version import VERSION
 
 
 @dataclass
 class Service:
-    live: bool = True
+    fault: str | None = None
     ready: bool = False
 
 
@@ -28,7 +28,7 @@ def service() -> Service:
 
 @pytest.fixture
 def port(service: Service) -> Iterator[int]:
-    probes = Probes(live=lambda: service.live, ready=lambda: service.ready)
+    probes = Probes(fault=lambda: service.fault, ready=lambda: service.ready)
     exporter = MetricsExporter(CollectorRegistry(), "127.0.0.1", 0, probes)
     yield exporter.port
     exporter.close()
@@ -48,14 +48,14 @@ def test_probes_answer_for_themselves(service: Service, port: int) -> None:
     assert get(port, "/readyz") == (503, "not ready\n")
     service.ready = True
     assert get(port, "/readyz") == (200, "ready\n")
-    service.live = False
-    assert get(port, "/healthz") == (503, "not live\n")
+    service.fault = "the engine died"
+    assert get(port, "/healthz") == (503, "not live: the engine died\n")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize(("host", "families"), [("0.0.0.0", 2), ("::", 2), ("127.0.0.1", 1), ("::1", 1)])
 def test_every_address_means_both_families(service: Service, host: str, families: int) -> None:
-    probes = Probes(live=lambda: service.live, ready=lambda: service.ready)
+    probes = Probes(fault=lambda: service.fault, ready=lambda: service.ready)
     exporter = MetricsExporter(CollectorRegistry(), host, 0, probes)
     answers = 0
     for url in (f"http://127.0.0.1:{exporter.port}", f"http://[::1]:{exporter.port}"):
@@ -77,12 +77,13 @@ def test_version_and_unknown_paths(port: int) -> None:
 
 async def test_a_stuck_event_loop_is_noticed_from_outside() -> None:
     loop = asyncio.get_running_loop()
-    assert await asyncio.to_thread(answers_within, loop, 5.0)
+    assert await asyncio.to_thread(fault_of, loop, 5.0) is None
     with ThreadPoolExecutor() as executor:
-        assert executor.submit(answers_within, loop, 0.05).result(10) is False  # waited for here, so the loop is stuck
+        stuck = executor.submit(fault_of, loop, 0.05).result(10)  # waited for here, so the loop is stuck
+    assert stuck == "the event loop did not answer within 0.05 s"
 
 
 def test_a_closed_event_loop_does_not_answer() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    assert answers_within(loop, 5.0) is False
+    assert fault_of(loop, 5.0) == "the event loop is closed"

@@ -8,7 +8,7 @@ from common.errors import ConfigError, Overloaded, TagMismatch
 from common.telemetry.exporter import MetricsExporter, Probes
 from common.telemetry.worker_metrics import BLOCK_STATES, worker_metrics
 
-FINE = Probes(live=lambda: True, ready=lambda: True)
+FINE = Probes(fault=lambda: None, ready=lambda: True)
 
 
 def test_every_series_is_exported_before_the_first_request() -> None:

@@ -166,7 +166,7 @@ def test_wrong_block_is_never_used(source, start, wrong):
     kind, work_id, error = destination.outcomes.next()
     assert (kind, work_id) == ("failed", "w")
     assert isinstance(error, TagMismatch)
-    assert destination.reader.counters.tag_mismatches == 1
+    assert destination.reader.counters.mismatched == 1
     assert_idle(destination)
 
 

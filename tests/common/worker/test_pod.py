@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 POD = """
 import sys
 from common.worker.pod import RankCommand, run_pod
-from common.worker.tether import tether_to_parent
+from common.process.tether import tether_to_parent
 tether_to_parent(5.0)
 seconds, *programs = sys.argv[1:]
 ranks = [RankCommand(f"rank-{i}", (sys.executable, "-c", p), {"RANK": str(i)}) for i, p in enumerate(programs)]
@@ -21,7 +21,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 os.write(1, f"{os.environ['RANK']} {os.getpid()}\\n".encode())  # in one piece: the ranks share the pipe
 time.sleep(60)
 """
-TETHERED = "from common.worker.tether import tether_to_parent\ntether_to_parent(5.0)\n" + SLEEPS
+TETHERED = "from common.process.tether import tether_to_parent\ntether_to_parent(5.0)\n" + SLEEPS
 TWICE = """
 import os, signal, sys, time
 heard = []

@@ -8,9 +8,9 @@ import grpc
 from common.errors import LeaseLost, TransferError, TransferTimeout
 from common.request import Compatibility
 from common.rpc.errors import to_failure
-from common.rpc.trace_metadata import named_trace
+from common.rpc.trace_metadata import callers_trace
 from common.rpc.worker_data import TransferSource
-from common.telemetry.trace import continued, tracing
+from common.telemetry.trace import Trace, continued, tracing
 from common.transfer.target import TransferTarget
 from protos import engine_pb2, engine_pb2_grpc
 from services.decode.reads import Reads, Wanted
@@ -50,13 +50,13 @@ class Greeting(engine_pb2_grpc.PrefillServicer):
     def __init__(self) -> None:
         self.finish = asyncio.Event()
         self.connections: list[str] = []
-        self.traceparents: list[str | None] = []
+        self.traces: list[Trace | None] = []
 
     async def Transfer(
         self, request_iterator: AsyncIterator[engine_pb2.TransferRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[engine_pb2.TransferEvent]:
         self.connections.append(context.peer())
-        self.traceparents.append(named_trace(context))
+        self.traces.append(callers_trace(context))
         yield engine_pb2.TransferEvent(hello=engine_pb2.TransferHello(incarnation=1))
         await self.finish.wait()
         yield engine_pb2.TransferEvent(failed=to_failure(LeaseLost("over")))
@@ -86,10 +86,10 @@ async def test_a_channel_that_was_hung_up_lives_as_long_as_its_transfers() -> No
     await server.start()
     reader = Reader()
     reads = reader.reads = Reads("d0", COMPATIBILITY, reader, 30.0, lambda *_: None)  # type: ignore[arg-type]
-    with tracing(trace := continued(None)):
+    with tracing(trace := continued(Trace("1" * 32, "2" * 16, 1, "vendor=x"))):
         reads.start(Wanted("w", source, 0, (0,), ()))
     await until(lambda: reader.started == ["w"], 20.0)
-    assert servicer.traceparents == [trace.header()]
+    assert servicer.traces == [trace]
     await reads.hang_up(source.address)
     await reads.acquaint(source)  # on a new channel, while the old one serves its transfer
     assert len(set(servicer.connections)) == 2

@@ -32,11 +32,21 @@ def test_a_dead_child_is_told_with_its_last_lines(tmp_path: Path) -> None:
     assert len(died.value.last_lines) == 12
 
 
-def test_a_long_traceback_does_not_hide_the_error_above_it(tmp_path: Path) -> None:
-    program = "print('12:00:00.000 error   s-0 cannot listen'); [print('  File', i) for i in range(30)]; exit(2)"
-    child = Child("s-0", [sys.executable, "-c", program], tmp_path / "log", {})
-    assert child.end(time.monotonic() + 10)
-    assert child.last_lines(3) == ["12:00:00.000 error   s-0 cannot listen", "  File 0", "  File 1"]
+LOGS = """
+from common.telemetry.logs import configure_logs, get_log
+configure_logs("s-0", form={form!r})
+get_log("s").error("cannot listen")
+raise SystemExit("\\n".join(f"  File {{i}}" for i in range(30)))
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_long_traceback_does_not_hide_the_error_above_it(tmp_path: Path, form: str) -> None:
+    child = Child("s-0", [sys.executable, "-c", LOGS.format(form=form)], tmp_path / "log", {})
+    assert child.end(time.monotonic() + 30)
+    error, *rest = child.last_lines(3)
+    assert "cannot listen" in error
+    assert rest == ["  File 0", "  File 1"]
 
 
 def test_a_child_that_will_not_end_is_killed(tmp_path: Path) -> None:

@@ -46,8 +46,22 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        os.close(self._ours)
+        if self._ours >= 0:
+            os.close(self._ours)
         os.close(self._theirs)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def hang_up(self) -> None:
+        """Close it, of which the system tells the command."""
+        os.close(self._ours)
+        self._ours = -1
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code of a command that nobody hears any more."""
+        return self._process.wait(timeout_s)
 
     def wait_for(self, text: str, timeout_s: float = 30.0) -> None:
         deadline_s = time.monotonic() + timeout_s

@@ -57,12 +57,12 @@ async def test_cancel(phase, how):
             with pytest.raises(asyncio.CancelledError):
                 await running
         else:
-            assert await cluster.client.cancel("r")
+            assert await cluster.client.cancel("r") == CancelOutcome(found=True, replicas=1)
             with pytest.raises(Cancelled):
                 await running
         await until(lambda: not cluster.prefills["p0"].leases, 1.0, "lease freed")
         await cluster.idle(timeout_s=1.5)
-        assert not await cluster.client.cancel("r")
+        assert await cluster.client.cancel("r") == CancelOutcome(found=False, replicas=1)
 
 
 async def test_1_000_cancels_between_prefill_and_decode_leave_nothing():
@@ -160,7 +160,7 @@ async def test_any_replica_cancels(nats_url, cluster):
             with pytest.raises(Cancelled):
                 await running
             await holder.idle(timeout_s=1.5)
-            assert not await other.client.cancel(f"r{number}")
+            assert await other.client.cancel(f"r{number}") == CancelOutcome(found=False, replicas=3)
 
 
 async def test_an_unknown_request_is_not_found_by_as_many_as_answered(nats_url, cluster):
@@ -191,6 +191,6 @@ async def test_a_replica_that_cannot_ask_does_not_say_that_there_is_no_such_requ
         await until(lambda: not bus.connected, 20.0)
         with pytest.raises(DependencyUnavailable, match="not connected"):
             await one.client.cancel("other")
-        assert await one.client.cancel("mine")  # its own it can always end
+        assert (await one.client.cancel("mine")).found  # its own it can always end
         with pytest.raises(Cancelled):
             await running

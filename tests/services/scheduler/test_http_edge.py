@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from common.rpc.channel import MAX_MESSAGE_BYTES
+from services.scheduler import http_edge
 from services.scheduler.http_edge import HttpEdge
 from services.scheduler.openai_request import ABSENT, CHAT_ONLY, COMMON, COMPLETION_ONLY, IGNORED
 from services.scheduler.settings import AdmissionPolicy
@@ -304,6 +305,20 @@ async def test_a_fault_of_ours_is_said_with_the_requests_id(given, caplog):
         assert named == given or (not given and named.startswith("req-"))
         assert named in error["message"]
         assert "lost" not in error["message"]
+    (said,) = [one for one in caplog.records if one.exc_info]
+    assert isinstance(said.exc_info[1], KeyError)
+
+
+async def test_a_fault_of_ours_in_the_middle_of_an_answer_breaks_it_off_and_is_logged(caplog, monkeypatch):
+    def broken(*_given, **_named):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(http_edge, "usage_chunk", broken)
+    async with edge() as (_, session):
+        body = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with session.post("/v1/chat/completions", json=body) as response:
+                await response.text()
     (said,) = [one for one in caplog.records if one.exc_info]
     assert isinstance(said.exc_info[1], KeyError)
 

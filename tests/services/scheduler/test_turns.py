@@ -112,7 +112,7 @@ async def test_a_cancel_while_waiting_frees_the_place():
         await until(lambda: bool(cluster.decodes["d0"].works))
         second = asyncio.create_task(cluster.ask(ask(request_id="second")))
         await until(lambda: cluster.replica.turns.waiting == 1)
-        assert await cluster.client.cancel("second")
+        assert (await cluster.client.cancel("second")).found
         with pytest.raises(Cancelled):
             await second
         assert cluster.replica.turns.waiting == 0

@@ -8,8 +8,8 @@ from common.bus.connection import Bus, connect_bus
 from common.config.address import without_password
 from common.config.cluster import EMBEDDED, NatsConfig, RedisConfig
 from common.errors import ConfigError
+from common.process.stop_signal import unless_stopped
 from common.state.connect import connect_redis
-from common.worker.stop_signal import unless_stopped
 
 
 async def wait_for_redis(config: RedisConfig, stop: asyncio.Event) -> Redis:

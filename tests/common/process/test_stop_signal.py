@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from common.errors import Cancelled
-from common.worker.stop_signal import stop_signal, unless_stopped
+from common.process.stop_signal import stop_signal, unless_stopped
 
 
 @pytest.fixture
