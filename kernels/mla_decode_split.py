@@ -25,12 +25,12 @@ WIDE_ROWS = gl.NVMMASharedLayout(128, 16, 2)  # rows of 128 bytes, swizzled
 CHUNKS = gl.NVMMASharedLayout(128, 16, 3)  # the same, by chunks of 64 columns
 REGISTERS = 168  # a thread: what twelve warps may have
 MOST_PIECES = 64
-KINDS = (torch.bfloat16, torch.float16)
+KIND = torch.bfloat16
 
 
 def can_split(rank: int, rope: int, block_tokens: int, dtype: torch.dtype) -> bool:
     """Whether `mla_decode_split` takes a latent of `rank` and `rope` channels in such pages."""
-    return (rank, rope, block_tokens) == (RANK, ROPE, PAGE) and dtype in KINDS
+    return (rank, rope, block_tokens) == (RANK, ROPE, PAGE) and dtype == KIND
 
 
 def mla_decode_split(
@@ -49,14 +49,14 @@ def mla_decode_split(
     run: no kernel since the last launch `pdl.in_order` may write them.
 
     Args:
-        q: bf16 or fp16 [requests * query_len, heads, 576], absorbed and rotated.
-        cache: [blocks, 64, 576], any block stride that is a multiple of the token stride, in q's type.
+        q: bf16 [requests * query_len, heads, 576], absorbed and rotated.
+        cache: [blocks, 64, 576], any block stride that is a multiple of the token stride, bf16.
         block_tables: int32 [requests, max_blocks]; total_lens: int32 [requests], cached and query tokens, at least
             `query_len`.
         splits: programs that share a token's pages; by default enough to fill the chip.
 
     Returns:
-        [requests * query_len, heads, 512] in q's type.
+        [requests * query_len, heads, 512] bf16.
 
     Raises:
         KernelArgumentError: wrong shape, type, stride or device.
@@ -65,7 +65,7 @@ def mla_decode_split(
     check.shape("cache", cache, (None, PAGE, RANK + ROPE))
     check.multiple("cache.stride(0)", cache.stride(0), cache.stride(1))
     check.shape("q", q, (None, None, RANK + ROPE))
-    check.dtype("q", q, *KINDS)
+    check.dtype("q", q, KIND)
     check.contiguous("q", q)
     check.dtype("cache", cache, q.dtype)
     tokens, heads, width = q.shape

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from kernels import mla_pieces_ref
 from kernels.errors import KernelArgumentError
 from kernels.mla_decode_ref import mla_decode
 from kernels.mla_pieces import PAGE, merge_pieces
@@ -47,6 +48,7 @@ def test_merged_pieces_are_the_whole(total_lens, query_len, count, device, on_gp
     merged = merge_pieces(values, mass, lens, query_len=query_len, heads=HEADS)
     query_lens = torch.full((requests,), query_len)
     assert_close(merged, mla_decode(q[..., :RANK], q[..., RANK:], cache, tables, query_lens, lens, SCALE))
+    assert_close(merged, mla_pieces_ref.merge_pieces(values, mass, lens, query_len=query_len, heads=HEADS))
 
 
 @pytest.mark.parametrize(
