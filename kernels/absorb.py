@@ -179,7 +179,7 @@ MANY = float("inf")
 ABSORB_TILES: tuple[tuple[float, HeadTile], ...] = (
     (32, HeadTile(16, 2)),
     (64, HeadTile(32, 1, loop=2)),
-    (128, HeadTile(32, 2, loop=4)),
+    (128, HeadTile(32, 1, loop=4)),
     (MANY, HeadTile(64, 2, tokens_left=True)),
 )
 VALUE_TILES: tuple[tuple[float, HeadTile], ...] = (

@@ -1,7 +1,6 @@
 """MLA decode over block-major pages, MLA prefill, and the products around them."""
 
 import statistics
-import time
 from collections.abc import Iterator
 
 import torch
@@ -12,13 +11,12 @@ from kernels.absorb import absorb_query, project_value, rotate_rows
 from kernels.bench import inputs
 from kernels.bench.contest import ROUNDS, contest
 from kernels.bench.record import Limits, Result, Work, result
-from kernels.bench.timing import Calls, time_us, times_us
+from kernels.bench.timing import Calls, rest, time_us, times_us
 from kernels.mla_decode import AttentionShape, DecodeAttention, FlashInferMla, FlashMla
 from kernels.mla_prefill import RaggedPrefill, attend_cudnn
 from kernels.quant_fp8 import quantize_per_token
 
 CACHED = 5000
-REST_S = 0.5
 SHORT_ROUNDS = 9  # where hundredths of a second of full work bring the chip to its power limit
 HOT_SHAPE, HOT_LAUNCHES = (128, 2), 40  # also measured for two tenths of a second without rest
 DECODE_TARGETS_US = {(128, 2): 520.0, (32, 2): 150.0}
@@ -56,7 +54,7 @@ def bench_decode(limits: Limits) -> Iterator[Result]:
             "flashinfer fa3": [lambda: planned.run(flat[..., :RANK], flat[..., RANK:], cache)],
         }
         long = requests > 16
-        _rest()
+        rest()
         yield from contest(
             "MLA decode", shape, work, limits, [lambda: chosen.run(flat, cache)], libraries,
             target_us=DECODE_TARGETS_US.get((requests, query_len)),
@@ -65,12 +63,6 @@ def bench_decode(limits: Limits) -> Iterator[Result]:
         if (requests, query_len) == HOT_SHAPE:
             hot = times_us({"": [lambda: chosen.run(flat, cache)]}, launches=HOT_LAUNCHES, ordered=True)[""]
             yield result("MLA decode without rest", "tandem", shape, statistics.median(hot), work, limits)
-
-
-def _rest() -> None:
-    """Let each shape start as cool as the last."""
-    torch.cuda.synchronize()
-    time.sleep(REST_S)
 
 
 def bench_prefill(limits: Limits) -> Iterator[Result]:
@@ -89,7 +81,7 @@ def bench_prefill(limits: Limits) -> Iterator[Result]:
             sm_scale=inputs.SM_SCALE,
             causal=True,
         )
-        _rest()
+        rest()
         yield from contest(
             "MHA prefill 192/128", {"tokens": tokens}, work, limits,
             [lambda: ragged.run(q, k, v)],
@@ -177,12 +169,19 @@ def bench_absorb(limits: Limits) -> Iterator[Result]:
         product_us = time_us([lambda w=w: torch.bmm(heads_first, w) for w in wide])  # type: ignore[misc]
         product = Work(2 * k_bs[0].numel() + out_bytes)
         yield result("query absorb product alone", "cublas bf16", shape, product_us, product, limits)
+        work = Work(k_bs[0].numel() + 2 * q.numel() + out_bytes, flops)
+
+        def carry(w: torch.Tensor, early: bool) -> None:
+            absorb_query(q, w, scale, turn.cos, turn.sin, positions, early=early)
+
         yield from contest(
-            "query absorb + rotation", shape, Work(k_bs[0].numel() + 2 * q.numel() + out_bytes, flops), limits,
-            [lambda w=w: absorb_query(q, w, scale, turn.cos, turn.sin, positions) for w in k_bs],  # type: ignore[misc]
+            "query absorb + rotation", shape, work, limits,
+            [lambda w=w: carry(w, True) for w in k_bs],  # type: ignore[misc]
             {"cublas bf16 + rotation": [lambda w=w: absorb(w) for w in wide]},  # type: ignore[misc]
             launches=len(k_bs),
         )  # fmt: skip
+        settled = time_us([lambda w=w: carry(w, False) for w in k_bs])  # type: ignore[misc]
+        yield result("query absorb + rotation before FlashMLA", "tandem", shape, settled, work, limits)
         yield from contest(
             "value projection + quantisation", shape,
             Work(v_bs[0].numel() + 2 * attended.numel() + tokens * HEADS * 128, flops), limits,

@@ -7,7 +7,7 @@ import torch
 from kernels.bench import inputs
 from kernels.bench.contest import contest
 from kernels.bench.record import Limits, Result, Work, result
-from kernels.bench.timing import sets_beyond_l2, time_us
+from kernels.bench.timing import rest, sets_beyond_l2, time_us
 from kernels.fp8_gemm_deepgemm import CONTIGUOUS_ALIGN, grouped_gemm_contiguous, grouped_gemm_masked
 from kernels.gate import project_gate
 from kernels.grouped_gemm import ROW_ALIGN, grouped_gemm
@@ -123,6 +123,7 @@ def bench_ep128(limits: Limits) -> Iterator[Result]:
         b = time_us([lambda: grouped_gemm_contiguous(*inner, *down, owners)])
         yield result("grouped gate-up", "deepgemm contiguous", shape, a, first, limits)
         yield result("grouped GEMMs alone", "deepgemm contiguous", shape, a + b, work, limits)
+        rest()
         yield result(
             "grouped GEMMs + SwiGLU + quantisation", "tandem", shape, time_us([chain]), work, limits,
             target_us=EP128_TARGET_US if rows == 1024 else None,
