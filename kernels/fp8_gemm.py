@@ -9,23 +9,24 @@ from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 
 Table = dict[tuple[int, int], tuple[tuple[int, AheadTile | None], ...]]
 
-# (N, K): tiles of `fp8_gemm_ahead` by the most rows they are for; DeepGEMM has the rest.
+# (N, K): tiles of `fp8_gemm_ahead` by the most rows they are for; DeepGEMM has the rest, and those with None.
 TILES: Table = {
     (2112, 7168): (  # q_a and kv_a
-        (16, AheadTile(16, groups=2, splits=4, stages=6, along="k", registers=64)),
-        (32, AheadTile(32, splits=8, stages=6, registers=64)),
+        (16, AheadTile(16, groups=2, splits=4, stages=14, along="k", registers=64, ahead=6)),
+        (32, AheadTile(32, groups=2, splits=4, stages=14, along="k", registers=64, ahead=4)),
+        (64, AheadTile(64, splits=4, stages=8, registers=80, ahead=4, share=True)),
     ),
     (24576, 1536): (  # q_b
-        (16, AheadTile(16, stages=6, registers=80)),
-        (32, AheadTile(32, stages=6, registers=80)),
-        (64, AheadTile(64, groups=3, stages=6)),
-        (128, AheadTile(128, groups=3, stages=5, run=1)),
+        (16, AheadTile(16, stages=6, registers=80, ahead=3)),
+        (32, AheadTile(32, stages=6, registers=80, ahead=3)),
+        (64, AheadTile(64, groups=3, stages=7, ahead=3)),
+        (128, AheadTile(128, groups=3, stages=5, run=1, ahead=2)),
     ),
     (7168, 16384): (  # o_proj
-        (16, AheadTile(16, groups=2, splits=4, stages=5, registers=80)),
-        (32, AheadTile(32, splits=2, stages=8, registers=80)),
-        (64, AheadTile(64, groups=2, splits=2, stages=8, share=True, run=4)),
-        (128, AheadTile(128, groups=2, splits=2, stages=6, share=True, run=4)),
+        (16, AheadTile(16, groups=2, splits=2, stages=11, share=True, run=4)),
+        (32, AheadTile(32, groups=2, splits=2, stages=10, share=True, run=4)),
+        (64, None),  # as fast as ours alone, faster in a layer
+        (128, AheadTile(128, groups=2, along="tokens", splits=2, stages=6, registers=120, share=True, run=1)),
     ),
     (4096, 7168): (  # gate and up of one expert
         (16, AheadTile(16, splits=2, stages=8, registers=64)),
@@ -41,16 +42,14 @@ TILES: Table = {
 # Where the next kernel adds the parts, more rows are worth splitting.
 PARTIAL_TILES: Table = {
     (2112, 7168): (
-        (16, AheadTile(16, splits=8, stages=6, registers=64)),
-        (32, AheadTile(32, splits=4, stages=7, registers=64)),
-        (64, AheadTile(64, splits=4, stages=8, registers=80)),
-        (128, AheadTile(128, splits=4, stages=8, registers=120)),
+        (16, AheadTile(16, groups=2, splits=4, stages=14, along="k", registers=64, ahead=4)),
+        (32, AheadTile(32, groups=2, splits=4, stages=14, along="k", registers=64, ahead=4)),
+        (64, AheadTile(64, splits=4, stages=8, registers=80, ahead=4)),
+        (128, AheadTile(128, splits=4, stages=8, registers=120, ahead=3)),
     ),
     (7168, 16384): (
         (16, AheadTile(16, groups=2, splits=4, stages=5, registers=80)),
         (32, AheadTile(32, splits=2, stages=8, registers=80)),
-        (64, AheadTile(64, groups=2, splits=2, stages=8, run=4)),
-        (128, AheadTile(128, groups=2, splits=2, stages=6, run=4)),
     ),
 }
 SPLITK_ROWS = 32  # to here other shapes take the split-K kernel

@@ -39,10 +39,12 @@ class AheadTile:
     are wgmma's left operand. In a run of `run` k-steps a group's next product runs while it scales the last one; more
     than one needs registers for two. `registers` a thread, averaged over the program's warps; None takes all there are.
 
-    Tokens have a ring of `token_stages` k-steps, by default `stages`; fewer only where all weights fit theirs. With
-    `ahead` no more than so many k-steps of weights are under way at once: kernels that still run, and then the tokens,
-    find memory less busy. With `share` the splits of a tile wait for each other and each adds its share of the rows;
-    all programs must fit the chip at once, one a multiprocessor. Otherwise the last split to arrive adds them all.
+    With `ahead` no more than so many k-steps of weights are under way at once: kernels that still run, and then the
+    tokens, find memory less busy. With `share` the splits of a tile wait for each other and each adds its share of the
+    rows; all programs must fit the chip at once, one a multiprocessor. Otherwise the last to arrive adds them all.
+
+    Raises:
+        KernelArgumentError: the ring could not turn, or is too small for the sums.
     """
 
     rows: int
@@ -53,8 +55,18 @@ class AheadTile:
     registers: int | None = None
     share: bool = False
     run: int = 2
-    token_stages: int | None = None
     ahead: int = 0
+
+    def __post_init__(self) -> None:
+        along_k = self.groups if self.along == "k" else 1
+        check.multiple("rows", self.rows, along_k)
+        if self.along == "tokens":
+            check.one_of("rows", self.rows, [self.groups * FEATURES])
+        check.multiple("stages", self.stages, along_k)  # so that a stage has one group: phases are counted modulo two
+        check.at_least("stages", self.stages, LEAST_STAGES * along_k)
+        check.at_most("ahead", self.ahead, self.stages - 2 * along_k)
+        ring = self.stages * self.features * BLOCK_K
+        check.at_most("bytes of sums", self.groups * self.block * self.chunk * 4, ring)
 
     @property
     def chunk(self) -> int:
@@ -88,8 +100,6 @@ def fp8_gemm_ahead(
     """
     check_operands(x, x_scale, w, w_scale)
     (rows, inner), columns = x.shape, w.shape[0]
-    token_stages = tile.token_stages or tile.stages
-    check_tile(tile, inner)
     out = x.new_empty((rows, columns), dtype=out_dtype if reduce else torch.float32)
     sums = out[None] if tile.splits == 1 else x.new_empty((tile.splits, rows, columns), dtype=torch.float32)
     if rows == 0:
@@ -120,7 +130,6 @@ def fp8_gemm_ahead(
         ALONG=tile.along,
         SPLITS=tile.splits,
         STAGES=tile.stages,
-        TOKENS=token_stages,
         AHEAD=tile.ahead,
         REDUCE=reduce,
         SHARE=tile.share,
@@ -131,23 +140,6 @@ def fp8_gemm_ahead(
         launch_pdl=launch_options(x.device)["launch_pdl"],
     )
     return out if reduce else sums
-
-
-def check_tile(tile: AheadTile, inner: int) -> None:
-    """Raises KernelArgumentError where the rings could not turn on `inner` of K, or would be too small for the sums."""
-    steps = -(-inner // (BLOCK_K * tile.splits))
-    along_k = tile.groups if tile.along == "k" else 1
-    token_stages = tile.token_stages or tile.stages
-    check.multiple("tile.rows", tile.rows, along_k)
-    if tile.along == "tokens":
-        check.one_of("tile.rows", tile.rows, [tile.groups * FEATURES])
-    check.multiple("tile.stages", tile.stages, along_k)  # so that a stage has one group: phases are counted modulo two
-    check.multiple("tile.token_stages", token_stages, along_k)
-    check.at_least("tile.token_stages", token_stages, LEAST_STAGES * along_k)
-    check.at_least("tile.stages", tile.stages, steps if token_stages < tile.stages else token_stages)
-    check.at_most("tile.ahead", tile.ahead, max(tile.stages - 2 * along_k, 0))
-    ring = tile.stages * tile.features * BLOCK_K
-    check.at_most("bytes of sums", tile.groups * tile.block * tile.chunk * 4, ring)
 
 
 def descriptor(tensor: Tensor, block: list[int], layout: gl.NVMMASharedLayout) -> TensorDescriptor:

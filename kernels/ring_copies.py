@@ -1,6 +1,6 @@
 """The copying warps of `weight_ring`: one for weights, one for tokens.
 
-A stage of the rings holds a k-step's weights, or its tokens and one scale a token. `full` says that both have landed,
+A stage of the rings holds a k-step: its weights, its tokens and one scale a token. `full` says that all have landed,
 `empty`, a step later, that all who multiplied them are done.
 """
 
@@ -20,7 +20,7 @@ def _relay(full, landed, i, STAGES: gl.constexpr):
 @gluon.jit
 def stream_weights(
     w_desc, w_ring, full, landed, empty, n0, first, steps,
-    CHUNKS: gl.constexpr, STAGES: gl.constexpr, TOKENS: gl.constexpr, AHEAD: gl.constexpr,
+    CHUNKS: gl.constexpr, STAGES: gl.constexpr, AHEAD: gl.constexpr,
 ):  # fmt: skip
     """The warp that copies weights, from the first moment; with AHEAD at most so many steps are under way."""
     CHUNK: gl.constexpr = w_desc.block_shape[0]
@@ -29,7 +29,7 @@ def stream_weights(
         if AHEAD > 0 and i >= AHEAD:
             _relay(full, landed, i - AHEAD, STAGES)
         if i >= STAGES:
-            mbarrier.wait(empty.index((i - STAGES) % TOKENS), ((i - STAGES) // TOKENS) & 1)
+            mbarrier.wait(empty.index(stage), (i // STAGES - 1) & 1)
         arrival = landed.index(stage) if AHEAD > 0 else full.index(stage)
         mbarrier.expect(arrival, CHUNKS * CHUNK * 128)
         for c in gl.static_range(CHUNKS):
@@ -43,17 +43,17 @@ def stream_weights(
 @gluon.jit
 def stream_tokens(
     x_desc, xs_desc, x_ring, xs_ring, full, empty, m0, first, steps,
-    ROWS: gl.constexpr, STAGES: gl.constexpr, TOKENS: gl.constexpr,
+    ROWS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The warp that copies tokens and their scales, once the kernels before have made them."""
     BLOCK: gl.constexpr = x_desc.block_shape[0]
     BLOCKS: gl.constexpr = ROWS // BLOCK
     gdc_wait()
     for i in range(steps):
-        stage = i % TOKENS
-        arrival = full.index(i % STAGES)
-        if i >= TOKENS:
-            mbarrier.wait(empty.index(stage), (i // TOKENS - 1) & 1)
+        stage = i % STAGES
+        arrival = full.index(stage)
+        if i >= STAGES:
+            mbarrier.wait(empty.index(stage), (i // STAGES - 1) & 1)
         mbarrier.expect(arrival, ROWS * 128 + 4 * (ROWS if ROWS > 32 else 32))
         for b in gl.static_range(BLOCKS):
             at = [m0 + b * BLOCK, (first + i) * 128]

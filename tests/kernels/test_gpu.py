@@ -40,8 +40,7 @@ def test_dense_backends(rows, columns, inner, device):
     [
         AheadTile(16, groups=2, splits=2, stages=6, along="k", registers=64),
         AheadTile(64, groups=2, splits=2, stages=6, along="k", share=True, run=1, ahead=2),
-        AheadTile(64, groups=2, stages=12, token_stages=6, along="k", ahead=3),
-        AheadTile(32, splits=2, stages=6, token_stages=3, registers=80),
+        AheadTile(64, groups=2, stages=12, along="k", ahead=3),
         AheadTile(16, splits=2, stages=4, registers=80, ahead=2),
         AheadTile(64, along="tokens", splits=2, stages=4, ahead=1),
         AheadTile(128, groups=2, along="tokens", splits=2, stages=4, share=True, run=1),
