@@ -1,12 +1,12 @@
 """Absorbed MLA decode over block-major pages: our kernel, FlashInfer (fa3) and FlashMLA behind one signature.
 
 All read one layer's strided view of the pool in place with 64-bit page offsets. Ours (`mla_decode_split`) shares the
-pages out on the device. FlashInfer plans on the CPU once a
-step for all layers, from CPU tensors (device tensors would synchronise); the plan refills fixed buffers, so a captured
-graph stays valid when lengths change. FlashMLA is planned likewise (`mla_parts`), or plans itself on the device, and
-needs one query length for the whole batch, as ours does. `DecodeAttention` takes the one that is fastest for its shape.
-None is batch-invariant: how a request's keys are split depends on the other requests. What follows a library's must be
-launched `pdl.in_order`: FlashMLA's last kernel may end before the one that it belongs to.
+pages out on the device. FlashInfer plans on the CPU once a step for all layers, from CPU tensors (device tensors would
+synchronise); the plan refills fixed buffers, so a captured graph stays valid when lengths change. FlashMLA is planned
+likewise (`mla_parts`), or plans itself on the device, and needs one query length for the whole batch, as ours does.
+`DecodeAttention` takes the one that is fastest for its shape. None is batch-invariant: how a request's keys are split
+depends on the other requests. What follows a library's must be launched `pdl.in_order`: FlashMLA's last kernel may end
+before the one that it belongs to.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels import check
+from kernels.errors import KernelArgumentError
 from kernels.latent import check_cache
 from kernels.libraries import library
 from kernels.mla_decode_split import can_split, mla_decode_split
@@ -157,7 +158,11 @@ class DecodeAttention:
     """Attention of a batch of fixed shape: the fastest kernel for it, planned once a step for all layers.
 
     Its `dependent` says whether the kernels take part in programmatic dependent launch as all of ours do: the query
-    absorb before them may let them start `early`, and what follows need not be launched `in_order`.
+    absorb before them may let them start `early`, and what follows need not be launched `in_order`. They then read the
+    plan and every page before the first query's while kernels before them still run. This step's own latent may be
+    appended just before, for it goes into later pages. Between any other kernel that writes pages (blocks that land, a
+    copy of a block, a second pass of a step that filled a page in the first) and `run` there must be a launch
+    `pdl.in_order`, in the stream of `run`; the first launch of a graph is one, and so is the first after `plan`.
 
     Args:
         query_len: of every request; None where requests differ.
@@ -174,7 +179,7 @@ class DecodeAttention:
         *,
         graph: bool = True,
     ) -> None:
-        self._device, self._shape, self._query_len = device, shape, query_len
+        self._device, self._shape, self._requests, self._query_len = device, shape, requests, query_len
         self._pages: FlashInferMla | None = None
         self._flash: FlashMla | None = None
         tokens = requests * (query_len or 0)
@@ -190,12 +195,23 @@ class DecodeAttention:
         self._lens = torch.full((requests,), query_len or 1, dtype=torch.int32, device=device)
 
     def plan(self, block_tables: Tensor, query_lens: Tensor, total_lens: Tensor) -> None:
-        """Prepare a step: [requests, <= max_blocks] and [requests], int32 on the CPU.
+        """Prepare a step: [requests, <= max_blocks] and [requests], int32 on the CPU, in the stream of `run`.
+
+        Args:
+            total_lens: cached and query tokens, also of a request that only fills the batch.
 
         Raises:
-            KernelArgumentError: a tensor is not on the CPU, or a table is too long.
+            KernelArgumentError: wrong shape or device, a table is too long, or lengths that the shape does not allow.
         """
         shape = self._shape
+        check.shape("block_tables", block_tables, (self._requests, None))
+        for name, tensor in (("query_lens", query_lens), ("total_lens", total_lens)):
+            check.shape(name, tensor, (self._requests,))
+            check.same_device(name, tensor, torch.empty(0))
+        if self._query_len is not None and bool((query_lens != self._query_len).any()):
+            raise KernelArgumentError("query_lens", query_lens.tolist(), f"{self._query_len} of every request")
+        if bool((total_lens < query_lens).any()):
+            raise KernelArgumentError("total_lens", total_lens.tolist(), f"at least {query_lens.tolist()}")
         if self._pages is not None:
             self._pages.plan(
                 block_tables, query_lens, total_lens,
@@ -203,8 +219,7 @@ class DecodeAttention:
                 sm_scale=shape.sm_scale, dtype=shape.dtype,
             )  # fmt: skip
             return
-        for name, tensor in (("block_tables", block_tables), ("total_lens", total_lens)):
-            check.same_device(name, tensor, torch.empty(0))
+        check.same_device("block_tables", block_tables, torch.empty(0))
         check.at_most("block_tables.shape[1]", block_tables.shape[1], self._tables.shape[1])
         if self._flash is not None:
             assert self._query_len is not None

@@ -61,7 +61,8 @@ def merge_pieces(values: Tensor, mass: Tensor, total_lens: Tensor, *, query_len:
     Args:
         values: [pieces, tokens, padded heads, R], each piece's own average, R a multiple of 256 or a power of two;
             mass: fp32 [pieces, tokens, padded heads], log2 of its sum of weights.
-        total_lens: int32 [requests], of `query_len` tokens each.
+        total_lens: int32 [requests], of `query_len` tokens each. Read while kernels before this one still run: none
+            since the last launch `pdl.in_order` may write them.
 
     Returns:
         [tokens, heads, R] in the values' type.

@@ -1,9 +1,10 @@
 """Programmatic dependent launch: the next kernel starts while the last one drains.
 
 Every kernel lets its successor start at once (`release`), does what depends on no earlier kernel (prefetch weights),
-then waits for all earlier kernels' writes (`wait`). Because every kernel waits, a chain is ordered as without it. A
-kernel that a library's may follow does not release but `settle`s: FlashMLA's starts early where it may, and does not
-wait.
+then waits for all earlier kernels' writes (`wait`). Because every kernel waits, a chain is ordered as without it, but
+for what is read before: weights, and what attention of few tokens takes to be older than the step
+(`mla_decode.DecodeAttention`). Whoever writes that by a kernel launches the next of ours `in_order`. A kernel that a
+library's may follow does not release but `settle`s: FlashMLA's starts early where it may, and does not wait.
 """
 
 from collections.abc import Iterator
