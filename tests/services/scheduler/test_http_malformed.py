@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import StreamReader
 
 from common.rpc.channel import MAX_MESSAGE_BYTES
 from services.scheduler import http_body
@@ -14,14 +15,17 @@ GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
 
 
-async def answer_to(port: int, *parts: bytes) -> tuple[int, str, dict[str, str]]:
-    """Status, content type and error of the first answer; a later part is sent when the server has taken the others."""
+async def answer_to(
+    port: int, sent: bytes, taken: asyncio.Event | None = None, later: bytes = b""
+) -> tuple[int, str, dict[str, str]]:
+    """Status, content type and error of the first answer; what is sent later waits until the server has `taken`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         async with asyncio.timeout(WAIT_S):
-            for part in parts:
-                writer.write(part)
-                await asyncio.sleep(0.05 * (len(parts) > 1))
+            writer.write(sent)
+            if taken is not None:
+                await taken.wait()
+                writer.write(later)
             status = int((await reader.readline()).split()[1])
             headers = {}
             while (line := (await reader.readline()).decode().strip()) != "":
@@ -75,16 +79,24 @@ async def test_a_body_that_says_it_is_too_large_is_not_waited_for():
 
 
 @pytest.mark.parametrize(
-    "parts",
+    ("sent", "later"),
     [
-        (POST + b"Content-Length: 100\r\n\r\n{",),
+        (POST + b"Content-Length: 100\r\n\r\n{", b""),
         (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b"zz\r\nhello\r\n0\r\n\r\n"),  # the parser stops there
     ],
 )
-async def test_a_body_that_does_not_go_on_is_not_waited_for_without_end(parts, monkeypatch):
-    monkeypatch.setattr(http_body, "_MORE_WITHIN_S", 0.3)
+async def test_a_body_that_does_not_go_on_is_not_waited_for_without_end(sent, later, monkeypatch):
+    taken, readany = asyncio.Event(), StreamReader.readany
+
+    async def read(content):
+        more = await readany(content)
+        taken.set()
+        return more
+
+    monkeypatch.setattr(StreamReader, "readany", read)
+    monkeypatch.setattr(http_body, "_MORE_WITHIN_S", 1.0)
     async with edge() as (_, session):
-        status, _, error = await answer_to(session._base_url.port, *parts)
+        status, _, error = await answer_to(session._base_url.port, sent, taken, later)
     assert (status, error["param"]) == (400, "body")
     assert "1 bytes and then nothing" in error["message"]
 
