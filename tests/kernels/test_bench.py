@@ -112,6 +112,16 @@ def test_table_names_what_is_behind_a_library_by_more_than_the_noise(results, tm
     assert CONTROL not in text
 
 
+def test_table_does_not_claim_a_control_that_was_not_measured(results, tmp_path):
+    document = json.loads(results.read_text())
+    document["results"] = [one for one in document["results"] if one["op"] != CONTROL]
+    results.write_text(json.dumps(document))
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{START}{STOP}")
+    rewrite(readme, [results])
+    assert "behind the best one: 2 (one kernel was not measured twice)." in readme.read_text()
+
+
 def test_figures_are_drawn(results, tmp_path):
     paths = draw(results, tmp_path / "figures")
     assert [path.name for path in paths] == ["gemm.png", "grouped_gemm.png"]
