@@ -253,6 +253,54 @@ def test_a_captured_batch_follows_its_plan(requests, query_len, uniform, device)
         assert_close(out, reference)
 
 
+@pytest.mark.parametrize(("query_len", "cached"), [(1, 61), (2, 59), (2, 60)])
+def test_decode_sees_what_its_own_step_appends(query_len, cached, device):
+    """Steps across the end of a page: those of earlier steps are read ahead, what a step writes is not."""
+    requests = 3
+    tables = torch.randperm(requests * 3, device=device).view(requests, 3).int()
+    view = torch.full((requests * 3, 2, 64, RANK + ROPE), float("nan"), dtype=torch.bfloat16, device=device)[:, 1]
+
+    def slots(first, count):
+        position = torch.arange(first, first + count, device=device).repeat(requests, 1)
+        return (tables.long().gather(1, position // 64) * 64 + position % 64).flatten()
+
+    def normal(*shape):
+        return torch.randn(shape, device=device).to(torch.bfloat16)
+
+    latent.append_latent(view, normal(requests * cached, RANK + ROPE), slots(0, cached))
+    tokens = requests * query_len
+    q, k_b = normal(tokens, HEADS, 128 + ROPE), torch.randn(HEADS, RANK, 128, device=device).to(torch.float8_e4m3fn)
+    scale = torch.rand(HEADS, RANK // 128, device=device) * 0.1
+    cos, sin = (torch.rand(1, ROPE // 2, device=device) for _ in range(2))
+    positions = torch.zeros(tokens, dtype=torch.int64, device=device)
+    rows, at = normal(tokens, RANK + ROPE), slots(cached, query_len)
+    lens = torch.full((requests,), cached + query_len, dtype=torch.int32, device=device)
+
+    def chain():
+        latent.append_latent(view, rows, at)
+        absorbed = absorb_query(q, k_b, scale, cos, sin, positions, early=True)
+        return absorbed, mla_decode_split(absorbed, view, tables, lens, 0.07, query_len=query_len)
+
+    torch.cuda.synchronize()
+    chain()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        absorbed, out = chain()
+    for step in range(6):
+        rows.copy_(normal(tokens, RANK + ROPE))
+        at.copy_(slots(cached + step * query_len, query_len))
+        lens.fill_(cached + (step + 1) * query_len)
+        for _ in range(5):
+            view[at // 64, at % 64] = float("nan")
+            graph.replay()
+            query_lens = torch.full_like(lens, query_len)
+            reference = decode_reference(
+                absorbed[..., :RANK], absorbed[..., RANK:], view, tables, query_lens, lens, 0.07
+            )
+            assert_close(out, reference)
+
+
 @pytest.mark.parametrize("heads", [128, 80, 16])
 @pytest.mark.parametrize(
     ("query_len", "total_lens"),
