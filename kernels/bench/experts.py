@@ -119,7 +119,9 @@ def bench_ep128(limits: Limits) -> Iterator[Result]:
         shape = {"experts": experts, "rows": rows, "counts": "equal"}
         work = products_work(experts, rows)
         first = products_work(experts, rows, both=False)
+        rest()
         a = time_us([lambda: grouped_gemm_contiguous(*x, *gate_up, owners)])
+        rest()
         b = time_us([lambda: grouped_gemm_contiguous(*inner, *down, owners)])
         yield result("grouped gate-up", "deepgemm contiguous", shape, a, first, limits)
         yield result("grouped GEMMs alone", "deepgemm contiguous", shape, a + b, work, limits)
