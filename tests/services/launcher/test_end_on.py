@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,11 @@ finally:
 def started(directory: Path, again: str, **how: object) -> "subprocess.Popen[bytes]":
     up = directory / "up"
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(up), again], cwd=ROOT, **how)  # type: ignore[call-overload]
+    deadline_s = time.monotonic() + 30
     while not up.exists():
         assert process.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
     return process
 
 
