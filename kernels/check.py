@@ -28,6 +28,12 @@ def same_device(name: str, tensor: Tensor, reference: Tensor) -> None:
         raise KernelArgumentError(name, tensor.device, f"on {reference.device}")
 
 
+def on_gpu(name: str, tensor: Tensor) -> None:
+    """For Gluon kernels, which the CPU interpreter does not run."""
+    if tensor.device.type != "cuda":
+        raise KernelArgumentError(f"{name}.device", tensor.device, "a GPU")
+
+
 def dense_rows(name: str, tensor: Tensor) -> None:
     """The last dimension is contiguous; the others may have any stride."""
     if tensor.numel() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:

@@ -60,6 +60,8 @@ def fp8_gemm(
 ) -> Tensor:
     """Multiply quantised activations by a block-scaled weight.
 
+    Programs of some tiles wait for each other (`AheadTile.share`): two such products must not run at once on one GPU.
+
     Args:
         x: e4m3 [M, K]; x_scale: fp32 [M, ceil(K/128)] in `tiles.scale_buffer`'s layout.
         w: e4m3 [N, K]; w_scale: fp32 [ceil(N/128), ceil(K/128)].

@@ -41,7 +41,8 @@ class AheadTile:
 
     With `ahead` no more than so many k-steps of weights are under way at once: kernels that still run, and then the
     tokens, find memory less busy. With `share` the splits of a tile wait for each other and each adds its share of the
-    rows; all programs must fit the chip at once, one a multiprocessor. Otherwise the last to arrive adds them all.
+    rows; all programs must fit the chip at once, one a multiprocessor, so two products that share must not run at once
+    either: an event orders them where they are on two streams. Otherwise the last to arrive adds them all.
 
     Raises:
         KernelArgumentError: the ring could not turn, or is too small for the sums.
@@ -98,6 +99,7 @@ def fp8_gemm_ahead(
     Raises:
         KernelArgumentError: wrong shape, type, stride or device.
     """
+    check.on_gpu("x", x)
     check_operands(x, x_scale, w, w_scale)
     (rows, inner), columns = x.shape, w.shape[0]
     out = x.new_empty((rows, columns), dtype=out_dtype if reduce else torch.float32)

@@ -61,6 +61,7 @@ def mla_decode_split(
     Raises:
         KernelArgumentError: wrong shape, type, stride or device.
     """
+    check.on_gpu("q", q)
     check_cache(cache)
     check.shape("cache", cache, (None, PAGE, RANK + ROPE))
     check.multiple("cache.stride(0)", cache.stride(0), cache.stride(1))
@@ -79,7 +80,9 @@ def mla_decode_split(
     for name, tensor in (("cache", cache), ("block_tables", block_tables), ("total_lens", total_lens)):
         check.same_device(name, tensor, q)
     tiles = triton.cdiv(heads, HEADS)
-    if splits is None:
+    if splits is not None:
+        check.at_least("splits", splits, 1)
+    else:
         programs = min(max(sm_count(q.device) // max(tokens * tiles, 1), 1), MOST_PIECES)
         splits = triton.cdiv(max_blocks, triton.cdiv(max_blocks, programs))
     values = q.new_empty((splits, tokens, tiles * HEADS, RANK))

@@ -297,6 +297,7 @@ class TransferReader:
         target = transfer.target
         full = [block.index < len(target.chain_hashes) for block in posted.blocks]
         pool_blocks = [target.blocks[block.index] for block in posted.blocks]
+        self._progress_s = time.monotonic()
         hashes = self._landing.land(posted.slots, pool_blocks, full)
         self._arena.finish(posted.slots)
         posted.transfer = None

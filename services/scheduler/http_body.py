@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from common.errors import InvalidInput
 from common.rpc.channel import MAX_MESSAGE_BYTES
 
 _MORE_WITHIN_S = 30.0
+_WHOLE_WITHIN_S = 300.0
 _UNCODED = ("", "identity")
 _CODINGS = ("gzip", "x-gzip", "deflate")
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32  # told apart by their headers
@@ -38,13 +40,17 @@ async def json_body(http: web.Request) -> Mapping[str, Any]:
 
 
 async def _sent(http: web.Request) -> bytes:
-    """All of it, as it came. The parser leaves a body open that it finds broken on the way, so waiting has a bound."""
+    """All of it, as it came. The parser leaves a body open that it finds broken on the way, so waiting has a bound.
+
+    So has the whole: a byte now and then would hold a connection for ever.
+    """
     if (http.content_length or 0) > MAX_MESSAGE_BYTES:
         raise _too_large()
     sent = bytearray()
+    ends_s = time.monotonic() + _WHOLE_WITHIN_S
     try:
         while True:
-            async with asyncio.timeout(_MORE_WITHIN_S):
+            async with asyncio.timeout(min(_MORE_WITHIN_S, ends_s - time.monotonic())):
                 more = await http.content.readany()
             if not more:
                 return bytes(sent)
@@ -53,7 +59,8 @@ async def _sent(http: web.Request) -> bytes:
                 raise _too_large()
     except TimeoutError as error:
         came = f"{len(sent)} bytes and then nothing"
-        raise InvalidInput("body", came, f"must not pause for {_MORE_WITHIN_S:g} s") from error
+        bounds = f"must not pause for {_MORE_WITHIN_S:g} s nor take {_WHOLE_WITHIN_S:g} s in all"
+        raise InvalidInput("body", came, bounds) from error
     except web.RequestPayloadError as error:
         raise InvalidInput("body", str(error), "must be what Content-Length or Transfer-Encoding say") from error
 

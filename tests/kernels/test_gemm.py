@@ -5,7 +5,7 @@ import torch
 
 from kernels import fp8_gemm, grouped_gemm_ref
 from kernels.errors import KernelArgumentError
-from kernels.fp8_gemm_ahead import AheadTile
+from kernels.fp8_gemm_ahead import AheadTile, fp8_gemm_ahead
 from kernels.fp8_gemm_ref import fp8_gemm as fp8_gemm_reference
 from kernels.fp8_gemm_splitk import fp8_gemm_splitk
 from kernels.grouped_gemm import grouped_gemm
@@ -122,6 +122,8 @@ def test_wrong_arguments_are_named(device):
         fp8_gemm_splitk(x, x_scale, w.float(), w_scale)
     with pytest.raises(KernelArgumentError, match="counts is"):
         grouped_gemm(x, x_scale, w[None], w_scale[None], torch.ones(2, dtype=torch.int32, device=device))
+    with pytest.raises(KernelArgumentError, match=r"x\.device is cpu: must be a GPU"):
+        fp8_gemm_ahead(x.cpu(), x_scale, w, w_scale, AheadTile(16))
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,20 @@ async def test_a_body_that_does_not_go_on_is_not_waited_for_without_end(sent, la
     assert "1 bytes and then nothing" in error["message"]
 
 
+async def test_a_body_that_dribbles_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(http_body, "_WHOLE_WITHIN_S", 0.5)
+    async with edge() as (_, session), asyncio.timeout(WAIT_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", session._base_url.port)
+        writer.write(POST + b"Content-Length: 1000\r\n\r\n")
+        answer = asyncio.ensure_future(reader.readuntil(b"in all"))
+        while not answer.done():  # each pause is far shorter than a pause may be
+            writer.write(b" ")
+            await asyncio.wait([answer], timeout=0.05)
+        assert answer.result().startswith(b"HTTP/1.1 400 ")
+        assert b"nor take 0.5 s in all" in answer.result()
+        writer.close()
+
+
 @pytest.mark.parametrize(
     ("content_type", "param"),
     [
