@@ -1,6 +1,9 @@
 """`tandem generate` and `tandem chat`: a client in the terminal."""
 
 import asyncio
+import select
+import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -106,12 +109,30 @@ def run_chat(at: str, max_tokens: int, temperature: float | None, seed: int | No
 def _said() -> str:
     """What was typed; empty at an empty line or the end of input."""
     try:
+        if sys.stdin.isatty():
+            sys.stdout.write("you> ")
+            sys.stdout.flush()
+            _wait_for_line()
+            return sys.stdin.readline().strip()
         return input("you> ").strip()
     except EOFError:
         return ""
     except KeyboardInterrupt:
         sys.stdout.write("\n")  # the shell's next prompt gets a line of its own
         raise
+
+
+def _wait_for_line() -> None:
+    """Until the terminal has a line. A plain read would not see a Ctrl-C that came between the prompt and the read."""
+    ours, signals = socket.socketpair()
+    with ours, signals:
+        signals.setblocking(False)
+        before = signal.set_wakeup_fd(signals.fileno())
+        try:
+            while sys.stdin not in select.select([sys.stdin, ours], [], [])[0]:
+                ours.recv(1)  # whose handler has run by now, and ends the command if it is to
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _print_stats(answer: Answer) -> None:
