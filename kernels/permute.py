@@ -18,7 +18,7 @@ from kernels.tiles import pow2_at_least, scale_buffer
 
 PAIRS = 2048  # pairs a program looks at per step, four times as many where there are more than LARGE_PAIRS
 LARGE_PAIRS = 1 << 13
-LARGE_PARTS = 16  # programs that share an expert's pairs where there are more than LARGE_PAIRS
+LARGE_PARTS = 4  # programs that share an expert's pairs where there are more than LARGE_PAIRS
 GATHERED = 4  # rows a program of `gather_rows` copies
 
 
@@ -196,8 +196,9 @@ def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
     out = counts.new_empty(total_rows)
     if total_rows:
         experts = counts.shape[0]
-        _row_experts[(triton.cdiv(total_rows, 256),)](
-            counts, out, total_rows, E=experts, E_BLOCK=pow2_at_least(experts + 1), ALIGN=align, BLOCK=256, num_warps=4,
+        # Small programs: in a prefill the shared expert's product fills the chip beside them.
+        _row_experts[(triton.cdiv(total_rows, 64),)](
+            counts, out, total_rows, E=experts, E_BLOCK=pow2_at_least(experts + 1), ALIGN=align, BLOCK=64, num_warps=4,
             **launch_options(counts.device),
         )  # fmt: skip
     return out
