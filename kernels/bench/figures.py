@@ -33,7 +33,8 @@ def draw(results: Path, folder: Path) -> list[Path]:
 
 def _roofline(rows: list[dict[str, Any]], limits: dict[str, float], title: str, path: Path) -> Path:
     figure, axes = plt.subplots(figsize=(7, 4.5))
-    intensity = [2.0**i for i in range(-1, 13)]
+    ridge = limits["fp8_flops"] / limits["bytes_per_s"]
+    intensity = [0.5, ridge, 4096.0]
     roof = [min(i * limits["bytes_per_s"], limits["fp8_flops"]) / 1e12 for i in intensity]
     axes.plot(intensity, roof, color="black", linewidth=1, label="measured limits")
     for label in sorted({f"{r['op']}, {r['backend']}" for r in rows}):
