@@ -17,7 +17,7 @@ from kernels.permute_ref import sorted_rows
 from kernels.tiles import pow2_at_least, scale_buffer
 
 PAIRS = 2048  # pairs a program looks at per step, four times as many where there are more than LARGE_PAIRS
-LARGE_PAIRS = 1 << 13
+LARGE_PAIRS = 1 << 15
 LARGE_PARTS = 4  # programs that share an expert's pairs where there are more than LARGE_PAIRS
 GATHERED = 4  # rows a program of `gather_rows` copies
 
@@ -196,7 +196,6 @@ def row_experts(counts: Tensor, total_rows: int, align: int) -> Tensor:
     out = counts.new_empty(total_rows)
     if total_rows:
         experts = counts.shape[0]
-        # Small programs: in a prefill the shared expert's product fills the chip beside them.
         _row_experts[(triton.cdiv(total_rows, 64),)](
             counts, out, total_rows, E=experts, E_BLOCK=pow2_at_least(experts + 1), ALIGN=align, BLOCK=64, num_warps=4,
             **launch_options(counts.device),

@@ -21,18 +21,7 @@ def tables(paths: list[Path]) -> str:
             (row["op"], row["backend"], _shape(row)): row for document in documents for row in document["results"]
         }.values()
     )
-    first = documents[0]
-    versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items() if version != "absent")
-    limits = first["limits"]
-    commands = "; ".join(f"`{document['command']}`" for document in documents)
-    head = (
-        f"{first['machine']['name']}, {first['date']}, driver {first['machine']['driver_version']}, "
-        f"SM clock {first['machine']['clocks.sm']} at the end; "
-        f"{versions}.\n"
-        f"Limits measured in the same run: {limits['bytes_per_s'] / 1e12:.2f} TB/s, "
-        f"{limits['bf16_flops'] / 1e12:.0f} TFLOP/s bf16, {limits['fp8_flops'] / 1e12:.0f} TFLOP/s FP8 (cuBLAS).\n"
-        f"Commands: {commands}.\n"
-    )
+    head = "".join(_head(document) for document in documents)
     aimed = [row for row in rows if row["target_us"]]
     met = sum(row["us"] <= row["target_us"] for row in aimed)
     noise = max((abs(row["ratio"][ITSELF]["middle"] - 1) for row in rows if row["op"] == CONTROL), default=None)
@@ -40,7 +29,7 @@ def tables(paths: list[Path]) -> str:
     text = f"{head}\nTargets met: {met} of {len(aimed)}.\n"
     text += _comparison(rows, noise)
     text += _table(
-        ["work", "shape", "us", "target", "met", "of the limit", "libraries in the same run (us)", "ours / best"],
+        ["work", "shape", "us", "target", "met", "of the limit", "others (us)", "ours / best"],
         [
             [
                 row["op"], _shape(row), f"{row['us']:.1f}", f"{row['target_us']:.1f}",
@@ -51,7 +40,7 @@ def tables(paths: list[Path]) -> str:
     )  # fmt: skip
     text += "\nEverything else:\n\n"
     return text + _table(
-        ["work", "backend", "shape", "us", "TFLOP/s", "GB/s", "of the limit", "libraries (us)", "ours / best"],
+        ["work", "backend", "shape", "us", "TFLOP/s", "GB/s", "of the limit", "others (us)", "ours / best"],
         [
             [
                 row["op"], row["backend"], _shape(row), f"{row['us']:.1f}", f"{row['tflops']:.0f}",
@@ -69,6 +58,18 @@ def rewrite(readme: Path, paths: list[Path]) -> None:
     before, rest = text.split(START)
     after = rest.split(STOP)[1]
     readme.write_text(f"{before}{START}\n\n{tables(paths)}\n{STOP}{after}")
+
+
+def _head(document: dict[str, Any]) -> str:
+    """Where and when, and the limits that this file's fractions are of."""
+    machine, limits = document["machine"], document["limits"]
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items() if version != "absent")
+    return (
+        f"- `{document['command']}`: {machine['name']}, {document['date']}, driver {machine['driver_version']}, "
+        f"SM clock {machine['clocks.sm']} at the end; {versions}. Limits measured in the same run: "
+        f"{limits['bytes_per_s'] / 1e12:.2f} TB/s, {limits['bf16_flops'] / 1e12:.0f} TFLOP/s bf16, "
+        f"{limits['fp8_flops'] / 1e12:.0f} TFLOP/s FP8 (cuBLAS).\n"
+    )
 
 
 def _comparison(rows: list[dict[str, Any]], noise: float | None) -> str:

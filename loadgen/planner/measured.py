@@ -154,6 +154,7 @@ def _silu(shape: Mapping[str, int | str]) -> Operation | None:
 
 # Bench op names by what they contain, most particular first.
 _MODELS: tuple[tuple[str, Callable[[Mapping[str, int | str]], Operation | None]], ...] = (
+    ("layer", lambda _: None),  # of many kernels
     ("grouped", _grouped),
     ("mla_decode", _mla_decode),
     ("prefill", _mha_prefill),

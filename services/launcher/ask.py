@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import sys
+import termios
 import time
 from dataclasses import dataclass, field
 
@@ -64,9 +65,21 @@ def scheduler_address(at: str) -> str:
     return at or find_endpoint().schedulers[0]
 
 
+def require_text(text: str) -> None:
+    """
+    Raises:
+        InvalidInput: bytes from the terminal or the shell were not text.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidInput("text", ascii(text[error.start : error.start + 1]), "UTF-8") from error
+
+
 def run_generate(
     text: str, at: str, max_tokens: int, temperature: float | None, seed: int | None, *, stats: bool
 ) -> None:
+    require_text(text)
     request = GenerateRequest(
         text=text,
         sampling=SamplingOptions(temperature=temperature, seed=seed),
@@ -102,8 +115,15 @@ def run_chat(at: str, max_tokens: int, temperature: float | None, seed: int | No
             )
 
     while said := _said():
+        try:
+            require_text(said)
+        except InvalidInput as error:
+            Console(stderr=True).print(f"not sent: {error}", highlight=False, markup=False, soft_wrap=True)
+            continue
         turns.append(ChatMessage("user", said))
         turns.append(ChatMessage("assistant", asyncio.run(reply()).text))
+    if sys.stdin.isatty():  # what was pasted behind an empty line is not for the shell to run
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def _said() -> str:

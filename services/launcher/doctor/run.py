@@ -69,7 +69,7 @@ def show(findings: Sequence[Finding], role: DoctorRole, *, as_json: bool) -> Non
     if not findings:
         console.print(f"{role}: nothing found that needs a change", highlight=False)
         return
-    table = Table(title=f"{role}: {len(findings)} findings")
+    table = Table(title=f"{role}: {len(findings)} finding{'s' * (len(findings) > 1)}")
     for name in ("severity", "check"):
         table.add_column(name, no_wrap=True)  # what one searches for stays in one piece
     for name in ("found", "must be", "change"):

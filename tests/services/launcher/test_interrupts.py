@@ -1,5 +1,6 @@
 """Ctrl-C as a terminal sends it: a command ends at once, in order, with the code 130 of one that was interrupted."""
 
+import fcntl
 import os
 import pty
 import select
@@ -36,8 +37,6 @@ class Terminal:
 
     def _take_terminal(self) -> None:
         os.setsid()
-        import fcntl
-
         fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
 
     def __enter__(self) -> Self:
@@ -72,6 +71,10 @@ class Terminal:
     def press(self, key: bytes) -> None:
         os.write(self._ours, key)
 
+    def unread(self) -> int:
+        """Bytes that were typed and that the next reader of the terminal would get."""
+        return int.from_bytes(fcntl.ioctl(self._theirs, termios.FIONREAD, bytes(4)), sys.byteorder)
+
     def ends(self) -> int:
         """The exit code; whatever was said until then is heard, and the terminal is as it was."""
         deadline_s = time.monotonic() + END_S
@@ -99,6 +102,32 @@ def test_chat_ends_at_once_at_its_prompt(key: bytes, code: int) -> None:
         t.press(key)
         assert t.ends() == code
         assert "Traceback" not in t.said
+
+
+def test_what_was_pasted_behind_an_empty_line_is_not_left_to_the_shell() -> None:
+    with InferenceServer(lambda _: Answer([Emission(0.0, 1)])) as server, Terminal("chat", "--at", server.address) as t:
+        t.wait_for("you> ")
+        t.press(b"\nrm precious\n")
+        assert t.ends() == 0
+        assert t.unread() == 0
+
+
+def test_what_is_no_text_is_not_sent() -> None:
+    with InferenceServer(lambda _: Answer([Emission(0.0, 1)])) as server:
+        command = [sys.executable, "-m", "services.cli"]
+        asked = subprocess.run(
+            [*command, "chat", "--at", server.address],
+            cwd=ROOT, env=ENVIRONMENT, capture_output=True, input=b"\xff\xfe\nhello\n", check=True,
+        )  # fmt: skip
+        assert asked.stderr.decode() == "not sent: text = '\\udcff': UTF-8\n"
+        assert len(server.servicer.received) == 1
+        refused = subprocess.run(
+            [*command, "generate", b"\xff", "--at", server.address],
+            cwd=ROOT, env=ENVIRONMENT, capture_output=True, check=False,
+        )  # fmt: skip
+        assert (refused.returncode, refused.stdout) == (1, b"")
+        assert b"UTF-8" in refused.stderr
+        assert b"Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["chat", "generate"])
