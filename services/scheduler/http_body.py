@@ -48,9 +48,11 @@ async def _sent(http: web.Request) -> bytes:
         raise _too_large()
     sent = bytearray()
     ends_s = time.monotonic() + _WHOLE_WITHIN_S
+    left_s = _WHOLE_WITHIN_S
     try:
         while True:
-            async with asyncio.timeout(min(_MORE_WITHIN_S, ends_s - time.monotonic())):
+            left_s = ends_s - time.monotonic()
+            async with asyncio.timeout(min(_MORE_WITHIN_S, left_s)):
                 more = await http.content.readany()
             if not more:
                 return bytes(sent)
@@ -58,7 +60,8 @@ async def _sent(http: web.Request) -> bytes:
             if len(sent) > MAX_MESSAGE_BYTES:
                 raise _too_large()
     except TimeoutError as error:
-        came = f"{len(sent)} bytes and then nothing"
+        paused = left_s > _MORE_WITHIN_S
+        came = f"{len(sent)} bytes and then nothing" if paused else f"{len(sent)} bytes and no end"
         bounds = f"must not pause for {_MORE_WITHIN_S:g} s nor take {_WHOLE_WITHIN_S:g} s in all"
         raise InvalidInput("body", came, bounds) from error
     except web.RequestPayloadError as error:

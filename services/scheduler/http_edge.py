@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from aiohttp import web
+from prometheus_client import Counter
 
 from common.config.address import host_port
 from common.errors import ConfigError, InvalidInput, TandemError
@@ -19,10 +20,11 @@ from common.rpc.channel import MAX_MESSAGE_BYTES
 from common.rpc.inference_data import Delta, Usage
 from common.telemetry.listener import listen
 from common.telemetry.trace import PARENT, STATE, named_trace
+from services.scheduler.connection_limit import ConnectionLimit
 from services.scheduler.core import Core
 from services.scheduler.http_body import json_body
 from services.scheduler.http_connection import Connection
-from services.scheduler.http_errors import REQUEST_ID, errors_as_json, expected, refusal
+from services.scheduler.http_errors import REQUEST_ID, errors_as_json, expected, id_comes_back, refusal
 from services.scheduler.openai_request import OpenAiRequest, chat_request, completion_request, in_body
 from services.scheduler.openai_response import (
     Heading,
@@ -37,6 +39,7 @@ from services.scheduler.openai_response import (
 )
 
 _BACKLOG = 128
+_ACCEPTED_AT_ONCE = 16
 
 
 class HttpEdge:
@@ -45,14 +48,16 @@ class HttpEdge:
     Args:
         spell: a token's bytes, for log-probabilities.
         ready: whether requests are welcome, for ``/health``.
+        refused: counts the connections beyond those that may be open at once.
     """
 
-    def __init__(self, core: Core, spell: Callable[[int], bytes], ready: Callable[[], bool]) -> None:
+    def __init__(self, core: Core, spell: Callable[[int], bytes], ready: Callable[[], bool], refused: Counter) -> None:
         self._core = core
         self._spell = spell
         self._ready = ready
+        self._limit = ConnectionLimit(refused)
         self._started_s = int(time.time())
-        application = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[errors_as_json])
+        application = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[id_comes_back, errors_as_json])
         application.router.add_post("/v1/chat/completions", self._chat, expect_handler=expected)
         application.router.add_post("/v1/completions", self._completions, expect_handler=expected)
         application.router.add_get("/v1/models", self._models)
@@ -71,11 +76,14 @@ class HttpEdge:
         loop, server = asyncio.get_running_loop(), cast(web.Server, self._runner.server)  # there once it is set up
 
         def connected() -> Connection:
-            # Bodies are inflated by us, so that what is wrong with one is said as every other refusal is.
-            return Connection(server, loop=loop, access_log=None, auto_decompress=False)  # type: ignore[arg-type]
+            return Connection(server, self._limit, loop)
 
         try:
-            self._listening = await loop.create_server(connected, sock=listen(host, port), backlog=_BACKLOG)
+            sock = listen(host, port)
+            # For asyncio a backlog is also how many it accepts before it looks at the first of them, and each is a
+            # descriptor on its own way to the limit: a few turns' worth come on top of those that may be open.
+            self._listening = await loop.create_server(connected, sock=sock, backlog=_ACCEPTED_AT_ONCE)
+            sock.listen(_BACKLOG)
         except OSError as error:
             await self._runner.cleanup()
             raise ConfigError(f"cannot listen on http://{host_port(host, port)}: {error.strerror}") from error

@@ -23,6 +23,15 @@ def refusal(error: TandemError) -> web.Response:
 
 
 @web.middleware
+async def id_comes_back(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """With every answer to a request that was named; what streams has its name already."""
+    answer = await handler(request)
+    if not answer.prepared:
+        _add_id(request, answer)
+    return answer
+
+
+@web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """What aiohttp refuses and what breaks in us; a broken request's id is in the answer and in the log."""
     try:
@@ -44,7 +53,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 async def expected(request: web.Request) -> web.StreamResponse | None:
     """Answer `Expect`, of which HTTP knows one value."""
     if request.headers.get("Expect", "").lower() != "100-continue":
-        return _of_aiohttp(request, web.HTTPExpectationFailed())
+        failed = _of_aiohttp(request, web.HTTPExpectationFailed())
+        _add_id(request, failed)  # no middleware sees it
+        return failed
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # the answer has not begun
     return None
@@ -54,6 +65,12 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
     allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
     document = http_error_object(f"{request.method} {request.path}", error.status)
     return web.json_response(document, status=error.status, headers=allowed)
+
+
+def _add_id(request: web.Request, answer: web.StreamResponse) -> None:
+    given = request.headers.get(REQUEST_ID, "")
+    if given and given.isprintable():
+        answer.headers.setdefault(REQUEST_ID, given)
 
 
 def _named(request: web.Request) -> str:

@@ -52,7 +52,7 @@ async def serve(config: ClusterConfig, number: int) -> None:
         health, server = Health(), build_server()
         register(replica.core, server)
         spell = tokenizer.token_bytes if tokenizer else lambda _token_id: b""
-        edge = HttpEdge(replica.core, spell, replica.ready)
+        edge = HttpEdge(replica.core, spell, replica.ready, replica.around.metrics.refused_connections)
         loop = asyncio.get_running_loop()
         probes = Probes(fault=lambda: fault_of(loop, STUCK_AFTER_S), ready=replica.ready)
         exporter = MetricsExporter(registry, place.host, place.metrics_port and place.metrics_port + number, probes)

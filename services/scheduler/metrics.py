@@ -36,6 +36,7 @@ class SchedulerMetrics:
     fenced_tokens: Counter
     lost_cancels: Counter
     slow_readers: Counter
+    refused_connections: Counter
     unreadable_leases: Counter
     load_reports_missed: Counter
     load_reports_refused: Counter
@@ -85,6 +86,7 @@ def scheduler_metrics(registry: CollectorRegistry, model: str) -> SchedulerMetri
         fenced_tokens=counter("fenced_tokens", "Tokens at positions that were already delivered, dropped"),
         lost_cancels=counter("lost_cancels", "Cancels that a worker did not answer"),
         slow_readers=counter("slow_readers", "Requests ended because the client did not read"),
+        refused_connections=counter("refused_connections", "HTTP connections beyond those that may be open at once"),
         unreadable_leases=counter("unreadable_leases", "Listed records of instances that could not be read"),
         load_reports_missed=counter(
             "load_reports_missed", "Load reports that were sent and did not come, by their numbers"

@@ -32,7 +32,8 @@ async def edge(text=SAID, **settings):
 
     cluster = FakeCluster(script=script, card=CARD, tokenizer=TOKENIZER, settings=with_settings(**settings))
     async with cluster:
-        server = HttpEdge(cluster.replica.core, TOKENIZER.token_bytes, lambda: True)
+        refused = cluster.replica.around.metrics.refused_connections
+        server = HttpEdge(cluster.replica.core, TOKENIZER.token_bytes, lambda: True, refused)
         port = await server.start("127.0.0.1", 0)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             yield cluster, session
@@ -220,6 +221,26 @@ async def test_a_request_id_that_is_none_is_named_as_the_header_it_came_in():
         headers = {"X-Request-Id": "x" * 129}
         async with session.post("/v1/chat/completions", json=CHAT, headers=headers) as response:
             assert (await response.json())["error"]["param"] == "X-Request-Id"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "more", "status"),
+    [
+        ("GET", "/v1/models", {}, 200),
+        ("GET", "/v1/models/other", {}, 404),
+        ("GET", "/health", {}, 200),
+        ("GET", "/nowhere", {}, 404),
+        ("DELETE", "/v1/models", {}, 405),
+        ("POST", "/v1/completions", {}, 400),  # no body
+        ("POST", "/v1/completions", {"Expect": "magic"}, 417),
+    ],
+)
+async def test_a_request_id_comes_back_with_every_answer(method, path, more, status):
+    async with edge() as (_, session):
+        async with session.request(method, path, headers={"X-Request-Id": "mine"} | more) as response:
+            assert (response.status, response.headers.getall("X-Request-Id")) == (status, ["mine"])
+        async with session.request(method, path, headers=more) as response:
+            assert "X-Request-Id" not in response.headers
 
 
 def test_the_document_lists_every_field_and_no_other():

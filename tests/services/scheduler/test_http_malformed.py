@@ -112,6 +112,7 @@ async def test_a_body_that_dribbles_is_not_waited_for_without_end(monkeypatch):
             await asyncio.wait([answer], timeout=0.05)
         assert answer.result().startswith(b"HTTP/1.1 400 ")
         assert b"nor take 0.5 s in all" in answer.result()
+        assert b" bytes and no end" in answer.result()
         writer.close()
 
 
