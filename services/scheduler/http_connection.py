@@ -21,7 +21,7 @@ log = get_log(__name__)
 _TOO_LARGE = 431  # of a request line or a header
 _TIMEOUT = 408
 _HEAD_WITHIN_S = 30.0  # of the connection, or, after an answer, of the head's first byte
-_IDLE_WITHIN_S = 75.0  # of an answer; longer than proxies keep theirs
+_IDLE_WITHIN_S = 75.0  # of an answer; more than the minute for which common proxies keep theirs
 
 
 class Connection(web.RequestHandler):
