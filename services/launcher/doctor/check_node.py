@@ -9,7 +9,7 @@ from services.launcher.doctor.memory_need import memory_need
 
 _MIB, _GIB = 1 << 20, 1 << 30
 NOFILE = 8192  # connections of a worker to schedulers and peers, and the shards of a checkpoint
-_SCHEDULER_NOFILE = 4096
+_SCHEDULER_NOFILE = 16384  # half of them are for HTTP connections
 _CACHE_BYTES = 2 * _GIB
 SHM_BYTES = {"cuda": 16 * _GIB, "cpu": 64 * _MIB}  # NCCL, NVSHMEM and UCX between the ranks of a node
 
